@@ -1,9 +1,11 @@
-"""`make soak`: three brokers on one data directory; traffic of every kind (see `traffic`) while they are killed with
--9, frozen, stopped, restarted and relieved of topics, one after the other and two at a time.
+"""`make soak`: three brokers on one data directory.
 
-At the end, besides what `traffic` demands: no send was refused, nothing that was acknowledged longer ago than the
-documented window comes again after all three are killed at once, and no broker logged an error of its own. A broker
-that was frozen past its session may only say that it was replaced. The seed repeats the plan, not the timing.
+They are killed with -9, frozen, stopped, restarted and drained, one after the other and two at a time, under traffic of
+every kind (see `traffic`).
+
+At the end, besides the checks of `traffic`: no send was refused; nothing acknowledged before the documented window is
+redelivered after all three are killed at once; no broker logged an error. A broker that was frozen past its session may
+only log that it was replaced. The seed repeats the plan, not the timing.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from tests.support.traffic.delivery_audit import Verdict
 
 SESSION_MS = 3_000
 OF_REPLACED = ("this broker was replaced", "storage stopped", "taken over this broker's log", "did not close cleanly")
-"""What a broker may say that was frozen for too long."""
+"""Log lines allowed for a broker that was frozen for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,11 @@ class ClusterSoak:
             if self._chance.random() < 0.7:
                 self._cluster.revive()
             else:
-                self._cluster.launch_missing()  # the next blow may come while they start
+                self._cluster.launch_missing()  # the next fault may come while they start
         self._cluster.revive()
         verdicts = self._traffic.finish()
         refused = self._traffic.refused
-        time.sleep(traffic.ACKS_S)  # the window in which a crash may forget acknowledgements
+        time.sleep(traffic.ACKS_S)  # the window in which a crash may lose acknowledgements
         for broker in self._cluster.alive:
             broker.kill9()
         self._cluster.revive()
@@ -98,7 +100,7 @@ class ClusterSoak:
         return Outcome(self._seed, time.monotonic() - began, self._deeds, refused, again, complaints, verdicts)
 
     def _is_excused(self, line: str) -> bool:
-        """Frozen by us, or by a machine that had no time for it: then it says that it joins again."""
+        """Frozen by the soak, or by an overloaded machine; then it logs that it joins again."""
         name = line.partition(":")[0]
         was_away = self._frozen or "joining again" in self._cluster.brokers[name].log_path.read_text(errors="replace")
         return was_away and any(said in line for said in OF_REPLACED)
@@ -131,7 +133,7 @@ class ClusterSoak:
         return deed
 
     def _victim(self) -> BrokerProcess:
-        """Mostly somebody who serves something."""
+        """Chooses a broker, preferably one that serves topics."""
         topics = [traffic.PLAIN, traffic.ONCE, traffic.BATCH, f"{traffic.KEYED}-partition-0"]
         if self._chance.random() < 0.8:
             owner = self._cluster.owner(self._chance.choice(topics))
@@ -144,7 +146,7 @@ class ClusterSoak:
         try:
             rest(self._chance.choice(self._cluster.alive), "PUT", f"/admin/v2/{path}/unload")
         except (RestRefused, OSError) as error:
-            self._tell(f"unload: {error}")  # nobody serves it at the moment
+            self._tell(f"unload: {error}")  # no broker serves it at the moment
 
     def _connect(self) -> pulsar.Client:
         log = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(self._cluster.folder / "clients.log"))

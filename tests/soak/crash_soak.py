@@ -46,7 +46,7 @@ class Outcome:
 
 
 class Soak:
-    """One run: traffic, kills, drain, verdicts."""
+    """One run: traffic, kills, drain, checks."""
 
     def __init__(self, broker: BrokerProcess, folder: Path, seed: int, tell: Callable[[str], None]) -> None:
         self._broker = broker

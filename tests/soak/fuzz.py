@@ -1,8 +1,8 @@
-"""`make soak`, part two: mutated frames over TCP to a real broker, beside a good client that must not notice.
+"""`make soak`, part two: mutated frames over TCP to a real broker, beside a well-behaved client that must not notice.
 
-Each frame is followed by a PING. The broker has two good answers: PONG (it lived with the frame) or a closed
-connection. Silence is a fault. A frame whose length field lies leaves the stream out of step, so there we end our side
-and expect the broker to end its own. The seed is printed; the same seed sends the same frames.
+Each frame is followed by a PING. The broker has two valid answers: PONG (it accepted the frame) or a closed connection.
+Silence is a fault. A frame with a wrong length field leaves the stream out of step; then the test closes its side and
+expects the broker to close too. The seed is printed; the same seed sends the same frames.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONNECT, CONNECTED, PING, PONG = 2, 3, 18, 19
 class Outcome:
     seed: int
     frames: int
-    survived: int  # frames after which the same connection went on
+    survived: int  # frames after which the same connection continued
     closed: int  # frames that ended their connection
     seconds: float
     rss_before: int
@@ -65,7 +65,7 @@ PING_FRAME = simple_frame(PING)
 
 
 class Peer:
-    """One raw connection that has said CONNECT."""
+    """One raw connection that has sent CONNECT."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection((HOST, port), timeout=ANSWER_S_MAX)
@@ -75,7 +75,7 @@ class Peer:
             raise Silent("the broker refused a good CONNECT")
 
     def survives(self, frame: bytes) -> bool:
-        """Send it; True when the broker goes on with this connection, False when it closed it."""
+        """Send it; True if the broker continues with this connection, False if it closed it."""
         in_step = len(frame) >= 4 and int.from_bytes(frame[:4], "big") == len(frame) - 4
         try:
             self._socket.sendall(frame + PING_FRAME if in_step else frame)
@@ -113,7 +113,7 @@ class Peer:
 
 
 class GoodClient(threading.Thread):
-    """The stock client on a topic of its own: sends, receives, compares, all the time."""
+    """The stock client on its own topic: sends, receives and compares all the time."""
 
     def __init__(self, service_url: str, topic: str = "persistent://public/default/good-neighbour") -> None:
         super().__init__(daemon=True)

@@ -1,7 +1,7 @@
-"""`make soak`, part four: credentials gone wrong, at both doors of a real broker that wants tokens and passwords.
+"""`make soak`, part four: wrong credentials at both ports of a real broker that requires tokens and passwords.
 
-The one thing that must never happen is an answer other than a refusal. The broker stays alive and silent in its log,
-its memory flat, and a client with a good token beside it is served. The seed is printed.
+Every answer must be a refusal. The broker must stay alive, log nothing, keep its memory flat, and serve a client with a
+valid token beside it. The seed is printed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def make_credentials(folder: Path) -> Credentials:
-    """A secret, a token of `admin`, and a user file; made with the tools that operators have."""
+    """A secret, a token of `admin`, and a user file, made with the operators' tools."""
     key = folder / "secret.key"
     command = [sys.executable, "-m", "anabranch", "token"]
     subprocess.run([*command, "create-secret-key", "--output", str(key)], check=True, capture_output=True)
@@ -74,7 +74,7 @@ def make_credentials(folder: Path) -> Credentials:
 
 
 def bad_credentials(seed: int, count: int, token: str) -> Iterator[tuple[str, bytes]]:
-    """(method, data) that no broker may take; some of them are one byte away from good."""
+    """(method, data) that no broker may accept; some differ from valid ones by one byte."""
     chance = random.Random(seed)
     head, body, signature = token.split(".")
     none_head = base64.urlsafe_b64encode(b'{"alg":"none"}').rstrip(b"=").decode()
@@ -92,7 +92,7 @@ def bad_credentials(seed: int, count: int, token: str) -> Iterator[tuple[str, by
                 data = f"{head}.{other}.{signature}".encode()
             case 4:
                 text = bytearray(token.encode())
-                at = chance.randrange(len(head) + len(body))  # the signature's last bits may mean nothing
+                at = chance.randrange(len(head) + len(body))  # the last bits of the signature may be unused
                 text[at] = text[at] ^ (1 << chance.randrange(7))
                 data = bytes(text)
             case 5:
@@ -109,7 +109,7 @@ def bad_credentials(seed: int, count: int, token: str) -> Iterator[tuple[str, by
 
 
 def door_opens(port: int, method: str, data: bytes) -> bool:
-    """CONNECT with these credentials; True when the broker lets us in."""
+    """CONNECT with these credentials; True if the broker accepts them."""
     connect = pb.CommandConnect(client_version="fuzz", protocol_version=21, auth_method_name=method, auth_data=data)
     with socket.create_connection((HOST, port), timeout=ANSWER_S_MAX) as connection:
         try:
@@ -170,7 +170,7 @@ def fuzz_auth(broker: BrokerProcess, credentials: Credentials, attempts: int, se
 
 
 def round_trip(broker: BrokerProcess, token: str) -> None:
-    """Who has a good token is served."""
+    """A client with a valid token is served."""
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(broker.service_url, authentication=pulsar.AuthenticationToken(token), logger=quiet)
     consumer = client.subscribe("persistent://public/default/guarded", "s")

@@ -1,7 +1,7 @@
 """The native codec under AddressSanitizer and UndefinedBehaviorSanitizer: `python -m tests.soak.fuzz_codec --cases N`.
 
-Builds the extension with both into a directory of its own, then feeds it and its Python twin the same whole and damaged
-input in a child process. Any difference, any wrong access ends it with exit code 1; without a compiler that has the
+Builds the extension with both into a temporary directory, then feeds it and the Python codec the same valid and damaged
+input in a child process. Any difference or invalid access ends it with exit code 1. Without a compiler that has the
 sanitizers it says so and exits 77.
 """
 
@@ -35,7 +35,7 @@ def child(directory: str, cases: int, seed: int) -> int:
         ]
         if found[0] != found[1]:
             differing += 1
-            say(f"seed {number}: the twins differ")
+            say(f"seed {number}: the implementations differ")
     say(f"{cases} cases, {differing} differ")
     return 1 if differing else 0
 

@@ -1,8 +1,7 @@
-"""The C loops of protocol and storage under AddressSanitizer and UndefinedBehaviorSanitizer:
-`python -m tests.soak.fuzz_loops --cases N`.
+"""The C loops of protocol and storage under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-Builds both extensions into a directory of its own, then feeds them and their Python twins the same whole and damaged
-input in a child process. Exit codes as of `fuzz_codec`.
+`python -m tests.soak.fuzz_loops --cases N` builds both extensions into a temporary directory, then feeds them and the
+Python loops the same valid and damaged input in a child process. Exit codes as in `fuzz_codec`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def child(directory: str, cases: int, seed: int) -> int:
         )
         if not all(agree):
             differing += 1
-            say(f"seed {number}: the twins differ: entries, heads, sends agree: {agree}")
+            say(f"seed {number}: the implementations differ: entries, heads, sends agree: {agree}")
     say(f"{cases} cases, {differing} differ")
     return 1 if differing else 0
 

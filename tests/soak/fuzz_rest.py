@@ -1,6 +1,6 @@
-"""`make soak`, part three: admin requests that nobody should send, to a real broker, beside a good client.
+"""`make soak`, part three: invalid admin requests to a real broker, beside a well-behaved client.
 
-Good answers are 2xx, 3xx and 4xx, errors as `{"reason": …, "code": …}`. A 5xx, a stack trace, an error in the broker's
+Valid answers are 2xx, 3xx and 4xx, errors as `{"reason": …, "code": …}`. A 5xx, a stack trace, an error in the broker's
 log, silence, or a disturbed neighbour is a fault. The seed is printed; the same seed sends the same requests.
 """
 
@@ -45,7 +45,7 @@ class Outcome:
 
 
 class Caller:
-    """One keep-alive connection that is opened again when the broker closes it."""
+    """One keep-alive connection, reopened when the broker closes it."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection(HOST, port, timeout=ANSWER_S_MAX)
@@ -54,7 +54,7 @@ class Caller:
         try:
             return self._send(call)
         except (http.client.RemoteDisconnected, ConnectionError):
-            self._connection.close()  # closed between two requests, which is the broker's right: once more
+            self._connection.close()  # closed between two requests, which the broker may do: try once more
             return self._send(call)
 
     def _send(self, call: Call) -> tuple[int, bytes]:
@@ -67,7 +67,7 @@ class Caller:
 
 
 def fault_of(call: Call, status: int, body: bytes) -> str | None:
-    """What is wrong with this answer; None for a good one."""
+    """The fault of this answer; None if it is valid."""
     if status >= 500 or b"Traceback" in body:
         return f"{status} {body[:200]!r} to {call}"
     if status >= 400 and call.method != "HEAD":
@@ -97,7 +97,9 @@ def survives_garbage(port: int, garbage: bytes) -> bool:
 
 
 def prepare(caller: Caller) -> None:
-    """Make what the requests speak of, again and again: some of them delete it, and handlers should be reached."""
+    """Create the resources that requests name, repeatedly, because some requests delete them and handlers should be
+    reached.
+    """
     for tenant in SOUND["tenant"]:
         caller.send(Call("PUT", f"/admin/v2/tenants/{tenant}", JSON, b'{"allowedClusters":["standalone"]}'))
         for namespace in SOUND["namespace"]:

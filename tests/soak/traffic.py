@@ -1,16 +1,16 @@
-"""What every soak sends and takes while its brokers suffer, and what must hold afterwards.
+"""Traffic of all soaks, and what must hold afterwards.
 
     topic   producer                                     subscriptions (consumers)
     plain   one, batched                                 exclusive (1), shared (2), audit
     keyed   one, key-batched, 2 partitions               exclusive (1), failover (2), shared (2), key_shared (2), audit
     once    one, named, own sequence ids, deduplicated;  exclusive (1), audit
-            told to start over it sends its last
+            on restart it sends its last
             messages again
     batch   one, key-batched, deduplicated               key_shared (2), audit
 
-Every consumer acknowledges only what it has written down. `audit` is created first and read last: what the disk holds.
-No acknowledged message is missing anywhere, none is out of order per producer or key (Shared promises none), `once` and
-`batch` hold nothing twice. Knows the stock client; must not know what happens to the brokers.
+Every consumer acknowledges only what it has recorded. `audit` is created first and read last: it shows what is stored.
+No acknowledged message may be missing anywhere, none may be out of order per producer or key (except for Shared), and
+`once` and `batch` must hold nothing twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOPICS = (PLAIN, KEYED, ONCE, BATCH)
 KEYS = 50
 QUIET_S_MAX = 40.0  # no progress for this long is a failure
 WAIT_S_MAX = 120.0  # for any single step
-ACKS_S = 2.5  # later than this an acknowledgement is not forgotten by any crash
+ACKS_S = 2.5  # after this time no crash loses an acknowledgement
 
 Admin = Callable[[str, str, object], object]
 """(method, path below /admin/v2/, body)"""
@@ -60,7 +60,7 @@ class Traffic:
     def __init__(
         self, connect: Callable[[], pulsar.Client], log_tail: Callable[[], str], tell: Callable[[str], None]
     ) -> None:
-        """`connect` makes a new client; `log_tail` is what the brokers say about a failure."""
+        """`connect` creates a client; `log_tail` returns the brokers' log for a failure report."""
         self._connect = connect
         self._log_tail = log_tail
         self._tell = tell
@@ -82,7 +82,7 @@ class Traffic:
 
     def start(self) -> None:
         holder = self._client()
-        for audit in self._audits:  # hold everything back from retention; read at the very end
+        for audit in self._audits:  # holds everything back from retention; read at the very end
             holder.subscribe(audit.topic, audit.name, initial_position=EARLIEST).close()
         for subscription in self._subscriptions:
             subscription.open(self._client())
@@ -95,7 +95,7 @@ class Traffic:
 
     @property
     def confirmed(self) -> int:
-        """How many messages so far, of all senders."""
+        """Number of messages sent so far, by all senders."""
         return sum(len(sender.acknowledged) for sender in self._senders)
 
     @property
@@ -103,17 +103,17 @@ class Traffic:
         return sum(sender.refused for sender in self._senders)
 
     def start_over(self) -> None:
-        """The deduplicated producer closes, comes again, and sends its last messages again."""
+        """The deduplicated producer closes, reconnects, and sends its last messages again."""
         assert self._once is not None
         self._once.start_over()
 
     def go_on(self, draw: Callable[[], int]) -> None:
-        """Until every sender has so many more receipts."""
-        floors = [len(sender.acknowledged) + draw() for sender in self._senders]
-        self._until(lambda: self._reached(floors), lambda: self.confirmed, "producers make no progress")
+        """Wait until every sender has this many more receipts."""
+        targets = [len(sender.acknowledged) + draw() for sender in self._senders]
+        self._until(lambda: self._reached(targets), lambda: self.confirmed, "producers make no progress")
 
     def finish(self) -> dict[str, Verdict]:
-        """Send no more, wait until everybody has seen everything; what was found."""
+        """Stop sending, wait until all consumers have everything; returns the faults found."""
         for sender in self._senders:
             sender.stop()
         for sender in self._senders:
@@ -137,7 +137,7 @@ class Traffic:
         }
 
     def comes_again(self) -> list[str]:
-        """What is delivered once more though all was acknowledged: nothing, when that is long enough ago."""
+        """Messages redelivered although all were acknowledged: none, if that is long enough ago."""
         client, found = self._connect(), []
         everybody = self._subscriptions + self._audits
         consumers = [client.subscribe(one.topic, one.name, one.type, initial_position=EARLIEST) for one in everybody]
@@ -155,11 +155,11 @@ class Traffic:
         self._clients.append(self._connect())
         return self._clients[-1]
 
-    def _reached(self, floors: list[int]) -> bool:
+    def _reached(self, targets: list[int]) -> bool:
         for sender in self._senders:
             if sender.failure is not None:
                 raise sender.failure
-        return all(len(sender.acknowledged) >= least for sender, least in zip(self._senders, floors, strict=True))
+        return all(len(sender.acknowledged) >= least for sender, least in zip(self._senders, targets, strict=True))
 
     def _drain(self, subscriptions: list[Subscription], confirmed: dict[str, set[Numbered]]) -> None:
         try:
@@ -169,7 +169,7 @@ class Traffic:
                 "consumers make no progress",
             )
         except AssertionError as error:
-            self._tell(str(error))  # the verdicts say who misses what
+            self._tell(str(error))  # the checks report which consumer misses what
         for subscription in subscriptions:
             subscription.close()
 

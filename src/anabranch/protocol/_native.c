@@ -1,11 +1,11 @@
-/* The loops of publishing and delivery that run once per entry, in C: finding plain SENDs in what was received, writing
+/* The loops of publishing and delivery that run once per entry, in C: finding plain SENDs in received bytes, writing
  * their receipts, and writing the heads of MESSAGE frames.
  *
- * `sends` takes only what it understands completely: a whole frame with a SEND of nothing but producer, sequence ids and
- * number of messages, and an entry with a checksum (which is not looked at here). Whatever else comes is left to the
- * plain way (frames.py, commands.py), which knows what to answer. `receipts` writes what commands.receipt_frame writes,
- * one behind the other, `message_run` what messages.PlainRuns gives. tests/property/protocol/test_native.py compares all of
- * them with their plain twins.
+ * `sends` takes only frames that it decodes completely: a whole frame with a SEND of producer, sequence ids and number
+ * of messages only, and an entry with a checksum (which is not checked here). Any other frame is left to Python
+ * (frames.py, commands.py), which also reports errors. `receipts` writes the frames of commands.receipt_frame
+ * consecutively, `message_run` the result of messages.PlainRuns. tests/property/protocol/test_native.py compares all of
+ * them with the Python loops.
  *
  * Rules: input is not trusted; every length is compared with what is left before it is used.
  */

@@ -146,7 +146,7 @@ class Keepalive:
         """A ping was sent and nothing has been received since."""
         return self._awaited
 
-    def heard(self) -> None:
+    def on_received(self) -> None:
         """Something arrived from the peer."""
         self._awaited = False
 

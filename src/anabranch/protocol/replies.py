@@ -178,7 +178,7 @@ def last_message_id(
     partition: int = -1,
     mark_delete: Position | None = None,
 ) -> bytes:
-    """The mark-delete position is told only when it is real: clients compare it with `last`."""
+    """The mark-delete position is sent only if it exists, because clients compare it with `last`."""
     body = pb.CommandGetLastMessageIdResponse(
         request_id=request_id, last_message_id=message_id(last, partition=partition, batch_index=batch_index)
     )

@@ -1,12 +1,11 @@
-/* The loop of every catch-up read, in C: finding the entries that stand one behind the other in a block of a ledger file,
- * and checking them.
+/* The loop of every catch-up read, in C: finds consecutive entries in a block of a ledger file, and checks them.
  *
- * `sound_run` does what runs.plain_run does, to the byte; tests/property/storage/test_native.py compares them. What is
- * damaged or cut off ends a run here, and the plain way (scan.py) decides what to make of it.
+ * `sound_run` has exactly the results of record_runs.plain_run; tests/property/storage/test_native.py compares them. A
+ * damaged or truncated record ends a run here, and record_scanner.py handles it.
  *
  * The checksum is computed by the processor's own instruction, three streams at a time: one result takes three cycles
- * and a new one can begin in each. Where there is no such instruction the module refuses to be loaded, and the plain way
- * is taken: the crc32c package knows more processors than this file does.
+ * and a new one can begin in each. Without that instruction the module refuses to be loaded, and Python is
+ * used: the crc32c package knows more processors than this file does.
  *
  * Rules: input is not trusted; every length is compared with what is left before it is used. The interpreter is kept: a
  * block takes less than a tenth of a millisecond.

@@ -12,7 +12,7 @@ from tests.support import exploration
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "zk"])
-def test_nothing_acknowledged_is_lost_whatever_becomes_of_the_brokers(kind: str, tmp_path: Path) -> None:
+def test_no_acknowledged_message_is_lost_under_broker_faults(kind: str, tmp_path: Path) -> None:
     seed = exploration.seed(7)
     print(f"seed {seed}")  # shown when the test fails; `python -m tests.soak.cluster_soak --seed` repeats the plan
     outcome = soak(tmp_path, kind, rounds=3, seed=seed, tell=print)

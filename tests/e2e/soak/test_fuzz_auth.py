@@ -1,4 +1,4 @@
-"""Wrong credentials at both doors of a real broker, in every CI run; `make soak` does the long one."""
+"""Wrong credentials at both ports of a real broker, in every CI run; `make soak` does the long one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.processes.broker_process import HOST, BrokerProcess
 
 
 @pytest.mark.slow
-def test_only_good_credentials_open_a_door(tmp_path: Path) -> None:
+def test_only_valid_credentials_are_accepted(tmp_path: Path) -> None:
     pytest.importorskip("jwt", reason="tokens need PyJWT, which is an extra")
     seed = exploration.seed(3)
     print(f"seed {seed}")  # shown when the test fails; `python -m tests.soak.fuzz_auth --seed` repeats it

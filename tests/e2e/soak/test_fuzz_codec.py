@@ -1,4 +1,4 @@
-"""The fuzz of the C code runs, tiny; `make soak` runs it long."""
+"""A short fuzz of the C code in every CI run; `make soak` does the long one."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.support.processes.broker_process import BrokerProcess
 
 
 @pytest.mark.slow
-def test_every_route_answers_nonsense_with_a_clear_refusal(private_broker: BrokerProcess) -> None:
+def test_every_route_refuses_invalid_requests_clearly(private_broker: BrokerProcess) -> None:
     seed = exploration.seed(5)
     print(f"seed {seed}")  # shown when the test fails; `python -m tests.soak.fuzz_rest --seed` repeats it
     requests = max(2_000, 6 * len(route_table()))

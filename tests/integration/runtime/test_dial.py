@@ -1,4 +1,4 @@
-"""Streams to others: what is written arrives in order whatever the kernel takes at once, and every end is told once."""
+"""Outgoing streams: bytes arrive in order whatever the kernel takes at once, and each end is reported once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ RETRY_DELAYS = 20.0
 
 
 class Handler:
-    """Keeps what comes."""
+    """Keeps received bytes."""
 
     def __init__(self, *, block_bytes: int = 0) -> None:
         self.stream: Stream | None = None
         self.block_bytes = block_bytes
-        self.heard = bytearray()
+        self.data = bytearray()
         self.ends: list[str] = []
         self.over = asyncio.Event()
         self.news = asyncio.Event()
@@ -35,16 +35,16 @@ class Handler:
         return self._room
 
     def received(self, count: int) -> None:
-        self.heard += self._room[:count]
+        self.data += self._room[:count]
         self.news.set()
 
     def received_block(self, block: bytes) -> None:
-        self.heard += block
+        self.data += block
         self.news.set()
 
     async def wait(self, size: int) -> None:
         async with asyncio.timeout(RETRY_DELAYS):
-            while len(self.heard) < size:
+            while len(self.data) < size:
                 self.news.clear()
                 await self.news.wait()
 
@@ -57,7 +57,7 @@ class Handler:
 
 @asynccontextmanager
 async def echo(slowly_s: float = 0.0) -> AsyncIterator[int]:
-    """Gives back what it hears, and hangs up when the other side has."""
+    """Echoes what it receives, and closes when the other side has closed."""
 
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(slowly_s)
@@ -72,7 +72,7 @@ async def echo(slowly_s: float = 0.0) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("block_bytes", [0, 4096])
-async def test_pieces_arrive_in_order_whatever_the_kernel_takes(block_bytes: int) -> None:
+async def test_buffers_arrive_in_order_whatever_the_kernel_takes(block_bytes: int) -> None:
     pieces = [bytes([n % 251]) * (n * n % 70_000) for n in range(200)]
     async with echo(slowly_s=0.05) as port:
         handler = Handler(block_bytes=block_bytes)
@@ -82,14 +82,14 @@ async def test_pieces_arrive_in_order_whatever_the_kernel_takes(block_bytes: int
             handler.stream.write(pieces[start : start + 7])
         whole = b"".join(pieces)
         await handler.wait(len(whole))
-        assert bytes(handler.heard) == whole and handler.stream.unsent_bytes == 0
+        assert bytes(handler.data) == whole and handler.stream.unsent_bytes == 0
         handler.stream.close()
         async with asyncio.timeout(RETRY_DELAYS):
             await handler.over.wait()
         assert handler.ends == ["closed"]
 
 
-async def test_nobody_there_is_an_error_and_leaves_nothing_behind() -> None:
+async def test_refused_connection_raises_and_leaks_nothing() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         handler = Handler()
@@ -98,7 +98,7 @@ async def test_nobody_there_is_an_error_and_leaves_nothing_behind() -> None:
     assert handler.stream is None and handler.ends == []
 
 
-async def test_the_other_side_hangs_up() -> None:
+async def test_peer_close_is_reported() -> None:
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"bye")
         writer.close()
@@ -109,15 +109,15 @@ async def test_the_other_side_hangs_up() -> None:
         await dial("127.0.0.1", server.sockets[0].getsockname()[1], handler.attached)
         async with asyncio.timeout(RETRY_DELAYS):
             await handler.over.wait()
-    assert bytes(handler.heard) == b"bye" and handler.ends == ["closed by peer"]
+    assert bytes(handler.data) == b"bye" and handler.ends == ["closed by peer"]
 
 
-async def test_an_abort_is_told_once_and_at_once() -> None:
+async def test_abort_is_reported_once_and_at_once() -> None:
     async with echo() as port:
         handler = Handler()
         await dial("127.0.0.1", port, handler.attached)
         assert handler.stream is not None
         handler.stream.abort()
         handler.stream.abort()
-        handler.stream.write([b"nobody hears this"])
+        handler.stream.write([b"not delivered"])
         assert handler.ends == ["aborted"]

@@ -1,4 +1,4 @@
-"""A full device: appends are refused, everything else goes on, and service returns by itself."""
+"""A full device: appends are refused, everything else works, and appends resume when there is room."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def publish_time_of(payload: Payload) -> int:
 
 
 class Owner:
-    """Does what a topic does: goes on in a new ledger after a failure, and remembers what was acknowledged."""
+    """Behaves like a topic: continues in a new ledger after a failure, and records what was acknowledged."""
 
     def __init__(self, store: EmbeddedLedgerStore) -> None:
         self.store = store
@@ -90,7 +90,7 @@ async def test_full_device_refuses_appends_until_there_is_room(seed: int, size_m
     assert all(isinstance(error, StorageFull) for error in owner.errors)
     with pytest.raises(StorageFull):
         store.create(1000)
-    await owner.check(store)  # reading goes on
+    await owner.check(store)  # reading still works
     acked = len(owner.acked)
     disk.bytes_max = 0
     for _ in range(3):
@@ -98,7 +98,7 @@ async def test_full_device_refuses_appends_until_there_is_room(seed: int, size_m
         await turns()
     assert store.stats().state == "storage-full"
 
-    disk.bytes_max = None  # room again, nobody tells the store
+    disk.bytes_max = None  # room again; the store must find out itself
     for _ in range(4):
         clock.advance(0.25)
         await turns()
@@ -115,7 +115,7 @@ async def test_full_device_refuses_appends_until_there_is_room(seed: int, size_m
         await owner.check(survivor)
 
 
-async def test_deleting_on_a_full_device_brings_the_service_back() -> None:
+async def test_deleting_on_a_full_device_resumes_appends() -> None:
     random = Random(1)
     disk, clock = SimDisk(), SimClock()
     disk.bytes_max = 300_000
@@ -147,7 +147,7 @@ async def test_store_opens_on_a_full_device_for_reading() -> None:
         await owner.check(store)
 
 
-async def test_an_input_output_error_stops_confirming_for_good() -> None:
+async def test_io_error_stops_confirming_permanently() -> None:
     disk, clock = SimDisk(), SimClock()
     store = EmbeddedLedgerStore(SETTINGS, disk, SimBlocking(), clock, publish_time_of)
     await store.__aenter__()
@@ -168,10 +168,10 @@ async def test_an_input_output_error_stops_confirming_for_good() -> None:
 
 
 @pytest.mark.parametrize("is_tight", [False, True])
-async def test_a_roll_that_failed_does_not_spoil_the_old_log_file(is_tight: bool) -> None:
-    """The next group may fit into the old file: its records must count there, and those before it stay.
+async def test_failed_roll_leaves_the_old_log_file_usable(is_tight: bool) -> None:
+    """The next group may fit into the old file: its records must count there, and those before it must stay.
 
-    Tight: there is never room to allocate a log file, so files grow, and the new one fails after its head was written.
+    There is never room to allocate a log file, so files grow, and the new one fails after its head was written.
     """
     disk, clock = SimDisk(), SimClock()
 

@@ -36,12 +36,12 @@ def payload_of(number: int, size: int = 100) -> bytes:
 
 class Sink:
     def __init__(self) -> None:
-        self.told: list[tuple[int, int]] = []
+        self.durable: list[tuple[int, int]] = []
         self.failed: list[tuple[int, int, StorageError]] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
-        self.told += [entry.position for entry in entries]
+        self.durable += [entry.position for entry in entries]
         self._wake()
 
     def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
@@ -50,11 +50,11 @@ class Sink:
 
     def _wake(self) -> None:
         for count, waiter in self._waiting:
-            if len(self.told) + len(self.failed) >= count and not waiter.done():
+            if len(self.durable) + len(self.failed) >= count and not waiter.done():
                 waiter.set_result(None)
 
     async def wait(self, count: int) -> None:
-        if len(self.told) + len(self.failed) < count:
+        if len(self.durable) + len(self.failed) < count:
             waiter = asyncio.get_running_loop().create_future()
             self._waiting.append((count, waiter))
             await asyncio.wait_for(waiter, 30)
@@ -91,20 +91,20 @@ def expected(count: int, size: int = 100) -> list[tuple[int, int, bytes]]:
     return [(number, 1 + number % 3, payload_of(number, size)) for number in range(count)]
 
 
-async def test_appended_entries_are_told_in_order_and_read_back(tmp_path: Path) -> None:
+async def test_appends_are_confirmed_in_order_and_read_back(tmp_path: Path) -> None:
     sink = Sink()
     async with open_store(tmp_path) as store:
         ends: list[int] = []
 
         class Listener(IgnoringListener):
             def on_group_end(self) -> None:
-                ends.append(len(sink.told))
+                ends.append(len(sink.durable))
 
         store.start(Listener())
         writer = store.create(7)
         assert store.read_cached(7, 0, 10, 1000) == []
         await fill(writer, sink, 500)
-        assert sink.told == [(7, number) for number in range(500)]
+        assert sink.durable == [(7, number) for number in range(500)]
         assert ends[-1] == 500
         assert writer.durable_entry_id == 499
         assert await read_all(store, 7, 500) == expected(500)
@@ -141,7 +141,7 @@ async def test_second_process_on_the_same_broker_is_refused(tmp_path: Path) -> N
             assert other.volume_id
 
 
-async def test_what_is_settled_can_be_read_by_another_broker_of_the_volume(tmp_path: Path) -> None:
+async def test_flushed_entries_are_readable_by_another_broker(tmp_path: Path) -> None:
     async with (
         open_store(tmp_path, broker_id="one", write_behind_ms=3_600_000) as one,
         open_store(tmp_path, broker_id="two") as two,
@@ -150,14 +150,14 @@ async def test_what_is_settled_can_be_read_by_another_broker_of_the_volume(tmp_p
         for writer in writers.values():
             await fill(writer, Sink(), 50)
         with pytest.raises(LedgerNotFound):
-            await two.read(1, 0, 50, 1000, 1 << 20)  # durable, but only in the log of the other
+            await two.read(1, 0, 50, 1000, 1 << 20)  # durable, but only in the log of the other store
         await asyncio.gather(one.flush(), one.flush())
         for ledger in writers:
             assert len(await read_all(two, ledger, 50)) == 50
         await one.flush()  # nothing to do
 
 
-async def test_a_log_that_a_peer_recovers_is_waited_for(tmp_path: Path) -> None:
+async def test_open_waits_while_a_peer_recovers_the_log(tmp_path: Path) -> None:
     async with open_store(tmp_path):
         with pytest.raises(VolumeBusy):
             async with open_store(tmp_path):
@@ -177,8 +177,8 @@ async def test_a_log_that_a_peer_recovers_is_waited_for(tmp_path: Path) -> None:
     await patient.close()
 
 
-async def test_ledgers_deleted_since_do_not_come_back_with_an_old_log(tmp_path: Path) -> None:
-    """The owner let go of ledgers 1 and 2, deleted 3 and has written 4, when its log is recovered."""
+async def test_recovery_does_not_restore_deleted_ledgers(tmp_path: Path) -> None:
+    """When its log is recovered, the owner has released ledgers 1 and 2, deleted 3 and written 4."""
 
     def files() -> set[int]:
         return {int(path.stem) for path in (tmp_path / "ledgers").rglob("*.ledger")}
@@ -204,7 +204,7 @@ async def test_ledgers_deleted_since_do_not_come_back_with_an_old_log(tmp_path: 
 
 
 class LateDisk(RealDisk):
-    """For a successor that has just opened the log when another one finishes with it."""
+    """Simulates a process that has just opened the log when another one finishes its recovery."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         file = super().open(path, create=create)
@@ -213,8 +213,8 @@ class LateDisk(RealDisk):
         return file
 
 
-async def test_a_successor_that_is_late_brings_nothing_back(tmp_path: Path) -> None:
-    """Two recover one log; the faster has finished, and the ledger was deleted, when the slower one writes."""
+async def test_late_recovery_does_not_restore_deleted_ledgers(tmp_path: Path) -> None:
+    """Two processes recover one log. When the slower one writes, the faster has finished and the ledger was deleted."""
     blocking = ThreadBlocking(2)
     settings = StorageSettings(dir=tmp_path, broker_id="two")
     async with open_store(tmp_path, broker_id="one", write_behind_ms=3_600_000) as one:
@@ -226,18 +226,18 @@ async def test_a_successor_that_is_late_brings_nothing_back(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("size", [100, 20_000])
-async def test_what_is_in_memory_is_read_without_waiting_and_alike(tmp_path: Path, size: int) -> None:
+async def test_resident_reads_equal_normal_reads(tmp_path: Path, size: int) -> None:
     async with open_store(tmp_path) as store:
         writer = store.create(7)
         await fill(writer, Sink(), 300, size)
         await writer.seal()
     async with open_store(tmp_path) as store:
-        assert store.read_resident(7, 0, 300, 1000, 1 << 20) is None, "nobody knows where it is yet"
+        assert store.read_resident(7, 0, 300, 1000, 1 << 20) is None, "its offset is not known yet"
         (first,) = await store.read(7, 0, 300, 1, 1 << 20)
         found = [first]
         while len(found) < 300:
             more = store.read_resident(7, len(found), 300, 40, 1 << 20)
-            if more is None:  # the system may give up memory at any time
+            if more is None:  # the system may drop cached pages at any time
                 more = await store.read(7, len(found), 300, 40, 1 << 20)
             assert 0 < len(more) <= 40
             found += more

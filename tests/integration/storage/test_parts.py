@@ -1,4 +1,4 @@
-"""The store on a simulated disk: what it costs, what it counts, what it forgets, what it refuses."""
+"""The store on a simulated disk: costs, counts, deletion, refusals."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def payload_of(number: int, size: int = 100) -> bytes:
 
 class Sink:
     def __init__(self) -> None:
-        self.told: list[tuple[int, int]] = []
+        self.durable: list[tuple[int, int]] = []
         self.failed: list[StorageError] = []
 
     def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
-        self.told += [entry.position for entry in entries]
+        self.durable += [entry.position for entry in entries]
 
     def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
         self.failed.append(error)
@@ -74,7 +74,7 @@ def messages_in(count: int) -> int:
     return sum(1 + number % 3 for number in range(count))
 
 
-async def test_the_price_of_durability_does_not_grow_with_the_number_of_ledgers() -> None:
+async def test_syncs_per_group_do_not_grow_with_the_number_of_ledgers() -> None:
     syncs = {}
     log_steps = 2
     for ledgers in (1, 1000):
@@ -89,12 +89,12 @@ async def test_the_price_of_durability_does_not_grow_with_the_number_of_ledgers(
                     world.append(writer, 1)
                 await turns(8)
             syncs[ledgers] = len(world.disk.syncs) - before
-            assert len(world.sink.told) == 1 + 5 * ledgers
+            assert len(world.sink.durable) == 1 + 5 * ledgers
     assert syncs[1] == 5
     assert syncs[1000] <= 5 + 2 + log_steps, "a second log file and its preparation, whatever the number of ledgers"
 
 
-async def test_counting_and_searching_in_memory_in_the_file_and_across() -> None:
+async def test_counts_and_searches_across_memory_and_file() -> None:
     world = World(cache_bytes=20_000)
     async with world.store as store:
         writer = store.create(1)
@@ -225,16 +225,16 @@ async def test_sync_policies(sync: str, syncs: int) -> None:
         before = len(world.disk.syncs)
         world.append(writer, 1)
         await turns()
-        assert (len(world.sink.told) == 1) == (sync == "linger:5ms"), "lingering waits for more"
+        assert (len(world.sink.durable) == 1) == (sync == "linger:5ms"), "lingering waits for more"
         world.append(writer, 1)
         world.clock.advance(0.006)
         await turns()
-        assert len(world.sink.told) == 3
+        assert len(world.sink.durable) == 3
         groups = 2 if sync == "group" else 1
         assert len(world.disk.syncs) - before == syncs * groups
 
 
-async def test_a_fenced_store_confirms_nothing_and_says_so() -> None:
+async def test_fenced_store_confirms_nothing_and_notifies() -> None:
     owner = World(broker="a")
     await owner.store.__aenter__()
     fenced: list[bool] = []
@@ -253,7 +253,7 @@ async def test_a_fenced_store_confirms_nothing_and_says_so() -> None:
         assert (recovery.records, recovery.ledgers) == (5, {1})
         owner.append(writer, 5)
         await turns()
-        assert len(owner.sink.told) == 5
+        assert len(owner.sink.durable) == 5
         assert [type(error) for error in owner.sink.failed] == [Fenced] * 5
         assert fenced == [True]
         with pytest.raises(Fenced):
@@ -266,7 +266,7 @@ async def test_a_fenced_store_confirms_nothing_and_says_so() -> None:
     await owner.store.close()
 
 
-async def test_sealing_waits_for_what_is_queued_and_refuses_more() -> None:
+async def test_seal_waits_for_queued_appends_and_refuses_more() -> None:
     world = World()
     async with world.store as store:
         writer = store.create(1)
@@ -276,7 +276,7 @@ async def test_sealing_waits_for_what_is_queued_and_refuses_more() -> None:
         summary = await writer.seal()
         assert (summary.entries, summary.messages, summary.bytes) == (12, messages_in(12), 1200)
         assert summary.last_publish_ms == 11
-        assert len(world.sink.told) == 12
+        assert len(world.sink.durable) == 12
         with pytest.raises(StorageError, match="ledger 1 is sealed"):
             world.append(writer, 1)
 
@@ -285,12 +285,12 @@ async def test_closing_makes_queued_entries_durable() -> None:
     world = World()
     async with world.store as store:
         world.append(store.create(1), 30)
-    assert len(world.sink.told) == 30
+    assert len(world.sink.durable) == 30
     async with World(world.disk).store as store:
         assert (await store.summarize(1)).entries == 30
 
 
-async def test_a_corrupt_entry_is_named_and_its_neighbours_are_read() -> None:
+async def test_corrupt_entry_is_reported_and_its_neighbours_are_read() -> None:
     world = World()
     async with world.store as store:
         world.append(store.create(1), 30)
@@ -307,7 +307,7 @@ async def test_a_corrupt_entry_is_named_and_its_neighbours_are_read() -> None:
         assert await store.messages_before(1, 30) == messages_in(30)
 
 
-async def test_a_lost_index_is_built_again() -> None:
+async def test_lost_index_is_rebuilt() -> None:
     world = World()
     async with world.store as store:
         world.append(store.create(1), 100)
@@ -341,7 +341,7 @@ async def test_newer_formats_and_foreign_volumes_are_refused() -> None:
         await World(disk, broker="d").store.__aenter__()
 
 
-async def test_large_shares_are_written_once() -> None:
+async def test_large_batches_are_written_once() -> None:
     world = World(direct_bytes_min=20_000)
     async with world.store as store:
         writer = store.create(1)
@@ -352,7 +352,7 @@ async def test_large_shares_are_written_once() -> None:
         await turns()
         assert store.stats().log_bytes == before
         assert store.stats().unwritten_bytes == 0, "the waiting entry was carried along"
-        assert len(world.sink.told) == 11
+        assert len(world.sink.durable) == 11
     again = World(world.disk)
     async with again.store as store:
         assert [len(entry.payload) for entry in await store.read(1, 0, 11, 100, 1 << 20)] == [100] + [5000] * 10

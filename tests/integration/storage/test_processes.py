@@ -1,4 +1,4 @@
-"""Real processes: killed, stopped at every step of owner and successor, refused as the second on one directory."""
+"""Real processes: killed, stopped at every step of owner and successor, refused as the second one on a directory."""
 
 from __future__ import annotations
 
@@ -118,9 +118,7 @@ OWNER_STEPS = [
 
 
 @pytest.mark.parametrize(("step", "nth"), OWNER_STEPS)
-async def test_owner_that_was_stopped_anywhere_confirms_nothing_new_after_a_take_over(
-    tmp_path: Path, step: str, nth: int
-) -> None:
+async def test_owner_stopped_at_any_step_confirms_nothing_after_take_over(tmp_path: Path, step: str, nth: int) -> None:
     with child("append", str(tmp_path), "a", step, str(nth)) as owner:
         wait_stopped(owner)
         async with store_of(tmp_path, "b") as successor:
@@ -144,7 +142,7 @@ SUCCESSOR_STEPS = ["before-fence", "fence-written", "log-replayed", "ledgers-syn
 
 
 @pytest.mark.parametrize("step", SUCCESSOR_STEPS)
-async def test_successor_that_was_stopped_anywhere_harms_nobody(tmp_path: Path, step: str) -> None:
+async def test_successor_stopped_at_any_step_does_no_harm(tmp_path: Path, step: str) -> None:
     with child("append", str(tmp_path), "a") as owner:
         lines = lines_until(owner, 500)
         owner.send_signal(signal.SIGSTOP)
@@ -187,7 +185,7 @@ async def test_a_file_size_limit_is_a_full_device_until_it_is_raised(tmp_path: P
             assert bytes(found.payload) == payload_of(ledger, entry)
 
 
-async def test_second_process_refuses_with_one_line(tmp_path: Path) -> None:
+async def test_second_process_is_refused_with_one_line(tmp_path: Path) -> None:
     with child("append", str(tmp_path), "a") as owner:
         lines_until(owner, 1)
         code = "import sys; from tests.support.processes.storage_child import main; sys.exit(main())"

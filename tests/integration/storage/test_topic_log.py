@@ -49,7 +49,7 @@ async def read_numbers(topic: TopicLog) -> list[int]:
 
 
 def run_and_kill(directory: Path, first: int, lines: int) -> list[list[str]]:
-    """What the child said before it was killed, after at least `lines` lines."""
+    """The child's output before it was killed, after at least `lines` lines."""
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.support.processes.topic_child", str(directory), str(first)],
         cwd=ROOT,
@@ -66,7 +66,7 @@ def run_and_kill(directory: Path, first: int, lines: int) -> list[list[str]]:
     return [line.split() for line in said if line.endswith("\n")]
 
 
-async def test_kill_minus_nine_loses_nothing_that_was_promised(tmp_path: Path) -> None:
+async def test_kill_9_loses_nothing_confirmed(tmp_path: Path) -> None:
     stored: dict[int, Position] = {}
     acked: set[int] = set()
     first = 0
@@ -128,7 +128,7 @@ async def test_trimmed_ledgers_leave_the_disk(tmp_path: Path) -> None:
         assert list(tmp_path.rglob("*.ledger")) == []
 
 
-async def test_a_flipped_byte_costs_one_entry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_flipped_byte_loses_one_entry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with real_topics(tmp_path) as topics:
         topic = await topics.open(settings=TopicLogSettings(retention_ms=-1, retention_bytes=-1))
         (position, *_) = await fill(topic, 500)

@@ -1,4 +1,4 @@
-"""Whatever is done to a layout, it stays one: tiled, acyclic, covered; lineage agrees with what keys really did."""
+"""Any sequence of changes keeps the invariants of a layout; ancestors agree with the former segments of keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.models.layout_histories import histories
 
 @settings(max_examples=150, deadline=None)
 @given(histories())
-def test_every_layout_of_a_life_keeps_the_invariants(lives: list[Layout]) -> None:
+def test_every_layout_of_a_history_keeps_the_invariants(lives: list[Layout]) -> None:
     for layout in lives:
         layout.check()
         assert joined(segment.hash_range for segment in layout.active) == FULL
@@ -35,8 +35,8 @@ def test_every_layout_of_a_life_keeps_the_invariants(lives: list[Layout]) -> Non
 
 @settings(max_examples=100, deadline=None)
 @given(histories(prunes=False), st.lists(st.text(max_size=6), min_size=1, max_size=20))
-def test_ancestors_are_exactly_where_a_key_was_before(lives: list[Layout], keys: list[str]) -> None:
-    """Route keys through the whole life: each former place of a key is an ancestor of its place now."""
+def test_ancestors_are_exactly_the_former_segments_of_a_key(lives: list[Layout], keys: list[str]) -> None:
+    """Route keys through the whole history: each former segment of a key is an ancestor of its current one."""
     now = lives[-1]
     for key in keys:
         raw = key_hash(key)
@@ -61,7 +61,7 @@ def test_routing_agrees_with_the_ranges(lives: list[Layout], key: str, sequence_
 
 
 @given(st.integers(0, 0xFFFF), st.integers(0, 0xFFFF), st.data())
-def test_parts_of_a_range_make_it_up_again(one: int, other: int, data: st.DataObject) -> None:
+def test_split_parts_join_to_the_range(one: int, other: int, data: st.DataObject) -> None:
     whole = HashRange(min(one, other), max(one, other))
     parts = whole.split(whole.even_points(data.draw(st.integers(1, min(whole.size, 50)))))
     assert joined(data.draw(st.permutations(parts))) == whole

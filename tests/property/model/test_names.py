@@ -33,6 +33,6 @@ def test_parse_is_stable_or_refuses(prefix: str, text: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_whatever_is_a_local_name_is_a_subscription_name(text: str) -> None:
+def test_every_local_name_is_a_valid_subscription_name(text: str) -> None:
     if named(f"persistent://t/n/{text}") is not None and text == text.strip():
         assert check_subscription_name(text) == text

@@ -1,4 +1,4 @@
-"""The codec of batches: what was encoded is decoded, in any selection; stock batches are read; damage is BadEntry."""
+"""The codec of batches: encoded rows are decoded, in any selection; stock batches are read; damage is BadEntry."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def rows_in(columns: Columns) -> list[Row]:
 
 
 @given(rows_of, st.data())
-def test_what_was_encoded_is_decoded(rows: list[Row], data: st.DataObject) -> None:
+def test_encoded_rows_are_decoded(rows: list[Row], data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1))) if rows else []
     body = codec.encode(columns_of(rows), chosen)
     back = codec.decode([Body(body, len(chosen))])
@@ -94,7 +94,7 @@ def test_what_was_encoded_is_decoded(rows: list[Row], data: st.DataObject) -> No
 
 
 @given(rows_of, rows_of)
-def test_bodies_follow_each_other(one: list[Row], other: list[Row]) -> None:
+def test_several_bodies_are_decoded_in_order(one: list[Row], other: list[Row]) -> None:
     bodies = [Body(codec.encode(columns_of(rows), range(len(rows))), len(rows)) for rows in (one, other)]
     back = codec.decode(bodies)
     assert rows_in(back) == one + other
@@ -109,7 +109,7 @@ def test_a_batch_of_a_stock_client() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 3, 5])
-def test_damage_is_told(cut: int) -> None:
+def test_damage_raises_bad_entry(cut: int) -> None:
     body = codec.encode(columns_of([(b"k", b"value", 0, 1, [])]), [0])
     with pytest.raises(BadEntry):
         codec.decode([Body(body[:-cut], 1)])

@@ -1,4 +1,4 @@
-"""Decoding by whole columns gives what decoding one record after the other gives, or leaves it to that."""
+"""Decoding by whole columns gives the result of decoding record by record, or leaves the input to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_usual_form_is_decoded_by_columns(seed: int, count: int) -> None:
 
 
 @given(st.integers(0, 2**64))
-def test_damage_and_other_forms_are_left_to_the_plain_way(seed: int) -> None:
+def test_damage_and_other_forms_are_left_to_the_python_decoder(seed: int) -> None:
     cases = Cases(seed)
     bodies = [cases.usual() for _ in range(2)] if cases.random.random() < 0.5 else [*cases.bodies(), cases.body()]
     place = cases.random.randrange(len(bodies))
@@ -40,7 +40,7 @@ PARTS = [
 
 @given(st.lists(st.lists(st.sampled_from(PARTS), max_size=5).map(b"".join), min_size=1, max_size=3))
 def test_any_metadata(singles: list[bytes]) -> None:
-    """Right and wrong fields in any order, whole and cut short; hardly any values, so that they do not hide it."""
+    """Valid and invalid fields in any order, complete and truncated; few values, so that they do not hide a fault."""
     agrees([Body(b"".join(len(one).to_bytes(4, "big") + one for one in singles), len(singles))])
 
 
@@ -67,13 +67,13 @@ def agrees(bodies: list[Body]) -> None:
         b"\x18\x00\x20\x01",  # emptied by compaction
     ],
 )
-def test_what_is_not_of_the_usual_form(single: bytes) -> None:
+def test_unusual_records_are_not_decoded_by_columns(single: bytes) -> None:
     record = len(single).to_bytes(4, "big") + single
     assert vectors.decode([Body(record * 2, 2)]) is None
 
 
 def test_keys_are_text_one_by_one() -> None:
-    """Two halves of a character are no text, though they are one together."""
+    """Two halves of a character are not text, though together they are."""
     whole, halves = ([b"\xc3\xa9", b""], [b"\xc3", b"\xa9"])
     for keys, is_text in ((whole, True), (halves, False)):
         singles = [b"\x12" + bytes((len(key),)) + key + b"\x18\x00" for key in keys]

@@ -1,4 +1,4 @@
-"""The C loops of publishing and delivery against their plain twins: any frames, chunks and damage give the same."""
+"""The C loops of publishing and delivery against the Python ones: same results for any frames, chunks and damage."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_damaged_frames(data: bytes, flips: list[tuple[int, int]]) -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 300))
-def test_any_bytes_are_read_within_their_bounds(data: bytes, start: int) -> None:
+def test_arbitrary_bytes_are_not_read_out_of_bounds(data: bytes, start: int) -> None:
     assert NATIVE is not None
     start = min(start, len(data))
     for _, _, _, _, body, after in NATIVE.sends(memoryview(data), start, len(data), 1 << 20):
@@ -81,7 +81,7 @@ def test_any_bytes_are_read_within_their_bounds(data: bytes, start: int) -> None
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 4), (5, 4), (0, 11)])
-def test_places_outside_of_the_buffer_are_refused(start: int, end: int) -> None:
+def test_offsets_outside_the_buffer_are_refused(start: int, end: int) -> None:
     assert NATIVE is not None
     with pytest.raises(ValueError, match="outside"):
         NATIVE.sends(memoryview(bytes(10)), start, end, 100)
@@ -94,7 +94,7 @@ def test_places_outside_of_the_buffer_are_refused(start: int, end: int) -> None:
     partition=st.integers(-1, (1 << 31) - 1),
     sequences=st.lists(st.tuples(U64, U64), max_size=30),
 )
-def test_receipts_are_those_of_one_at_a_time(
+def test_receipt_runs_equal_single_receipts(
     producer: int, ledger: int, entry_id: int, partition: int, sequences: list[tuple[int, int]]
 ) -> None:
     assert NATIVE is not None
@@ -106,7 +106,7 @@ def test_receipts_are_those_of_one_at_a_time(
     assert NATIVE.receipts(producer, ledger, entry_id, partition, publishes) == b"".join(plain)
 
 
-def test_what_is_no_publish_is_refused() -> None:
+def test_invalid_publishes_are_refused() -> None:
     assert NATIVE is not None
     for bad in ([(1, 2)], [[0, 1, 2]], [(0, "1", 2)], [(0, -1, 2)]):
         with pytest.raises((TypeError, IndexError, SystemError, OverflowError)):
@@ -125,7 +125,7 @@ entries: st.SearchStrategy[list[Any]] = st.lists(
 
 
 @given(U64, st.integers(-1, (1 << 31) - 1), entries, st.integers(0, 5), st.integers(0, 3_000), st.integers(0, 3_000))
-def test_heads_of_messages_are_those_of_the_plain_way(
+def test_message_heads_equal_those_of_python(
     consumer: int, partition: int, run: list[Any], start: int, bytes_max: int, messages_max: int
 ) -> None:
     native, plain = (
@@ -156,12 +156,12 @@ def test_heads_of_messages_are_those_of_the_plain_way(
         (((1, 2), 1, 5, None), TypeError),
     ],
 )
-def test_what_is_no_entry_is_refused(bad: Any, error: type[Exception]) -> None:
+def test_invalid_entries_are_refused(bad: Any, error: type[Exception]) -> None:
     good = ((1, 2), 1, b"x", None)
     with pytest.raises((error, SystemError)):
         NativeRuns(1, -1).take([good, bad, good], 0, 1 << 20, 1 << 20)
 
 
-def test_places_before_the_list_are_refused() -> None:
+def test_negative_starts_are_refused() -> None:
     with pytest.raises(ValueError, match="before"):
         NativeRuns(1, -1).take([], -1, 1 << 20, 1 << 20)

@@ -1,4 +1,4 @@
-"""Byte streams: any chunking decodes alike, what is written is read back, only ProtocolError ever comes out."""
+"""Byte streams: any chunking decodes alike, written frames are read back, and only ProtocolError is raised."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def decoded(chunks: Iterable[bytes], scratch_bytes: int = 16_384) -> Seen:
 
 
 def decoded_in_blocks(chunks: Iterable[bytes], scratch_bytes: int) -> Seen:
-    """As `decoded`, with chunks handed over as blocks wherever the decoder could have asked for one."""
+    """Like `decoded`, with chunks passed as blocks wherever the decoder could have asked for one."""
     decoder = FrameDecoder(LIMIT, bytearray(scratch_bytes))
     frames: list[tuple[bytes, bytes | None]] = []
     try:
@@ -127,7 +127,7 @@ def test_batches_come_back(messages: list[bytes], compress: bool) -> None:
 
 
 def look_inside(payload: bytes) -> None:
-    """Everything that reads entries, on bytes that may be anything."""
+    """Calls everything that reads entries with arbitrary bytes."""
     for look in (entry.checksum_ok, entry.metadata, entry.split_batch):
         try:
             look(payload)
@@ -148,7 +148,7 @@ def test_random_bytes_raise_only_the_typed_error(data: bytes, start: bytes) -> N
     decoded([data])
 
 
-def test_thousands_of_mutated_frames_raise_only_the_typed_error_and_hold_no_memory() -> None:
+def test_mutated_frames_raise_only_the_typed_error_and_free_memory() -> None:
     limit = 5 * 2**20 + 10_240
     frames = list(mutated_frames(seed=20, count=6_000))
     outcomes = {"read": 0, "refused": 0}

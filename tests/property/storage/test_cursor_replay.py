@@ -1,4 +1,4 @@
-"""A cursor rebuilt from its records equals the live one, however the changes were cut into records."""
+"""A cursor rebuilt from its records equals the live one, however the changes were divided into records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Host:
         self.changes += 1
 
     async def flush_state(self) -> None:
-        raise AssertionError("nobody flushes here")
+        raise AssertionError("flush is not expected")
 
     async def messages_upto(self, p: Position) -> int:
         return BATCH * self.chain.ordinal(p)
@@ -49,13 +49,13 @@ def restored(saved: CursorSaved) -> Cursor:
     return Cursor(host, saved.name, state, saved.properties, consumed_messages=saved.consumed_messages)
 
 
-def written(cursor: Cursor, twin: Cursor) -> None:
+def written(cursor: Cursor, replica: Cursor) -> None:
     for record in decode(encode(cursor.take_changes())):
         if isinstance(record, CursorDelta):
-            twin.apply(record)
+            replica.apply(record)
         else:
             assert isinstance(record, CursorProperties)
-            twin.apply_properties(record.properties)
+            replica.apply_properties(record.properties)
     assert cursor.take_changes() == []
 
 
@@ -63,7 +63,7 @@ def written(cursor: Cursor, twin: Cursor) -> None:
 def test_replay_equals_live(plan: list[tuple[str, Position, int]]) -> None:
     host = Host()
     live = Cursor(host, "s", AckState(host.chain), {}, consumed_messages=0)
-    twin = restored(live.saved())
+    replica = restored(live.saved())
     for kind, p, extra in plan:
         match kind:
             case "ack":
@@ -82,15 +82,15 @@ def test_replay_equals_live(plan: list[tuple[str, Position, int]]) -> None:
                 (record,) = decode(encode([live.saved()]))
                 live.forget_changes()
                 assert isinstance(record, CursorSaved)
-                twin = restored(record)
+                replica = restored(record)
             case _:
-                written(live, twin)
-    written(live, twin)
-    assert (twin.mark_delete, twin.state.holes, twin.properties) == (
+                written(live, replica)
+    written(live, replica)
+    assert (replica.mark_delete, replica.state.holes, replica.properties) == (
         live.mark_delete,
         live.state.holes,
         live.properties,
     )
-    assert twin.consumed_messages == live.consumed_messages
-    assert [p for p in ALL if twin.is_acked(p)] == [p for p in ALL if live.is_acked(p)]
-    assert [twin.ack_set(p) for p in ALL] == [live.ack_set(p) for p in ALL]
+    assert replica.consumed_messages == live.consumed_messages
+    assert [p for p in ALL if replica.is_acked(p)] == [p for p in ALL if live.is_acked(p)]
+    assert [replica.ack_set(p) for p in ALL] == [live.ack_set(p) for p in ALL]

@@ -1,4 +1,4 @@
-"""State records: what is encoded is decoded; damaged bytes give the typed error and nothing else."""
+"""State records: encoded ones are decoded; damaged bytes raise only the typed error."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_decode_inverts_encode(given_records: list[StateRecord]) -> None:
 
 
 @given(st.lists(records, min_size=1, max_size=3), st.data())
-def test_cut_bytes_give_the_typed_error(given_records: list[StateRecord], data: st.DataObject) -> None:
+def test_truncated_bytes_raise_the_typed_error(given_records: list[StateRecord], data: st.DataObject) -> None:
     whole = encode(given_records)
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
     try:
@@ -93,7 +93,7 @@ def test_cut_bytes_give_the_typed_error(given_records: list[StateRecord], data: 
 
 @given(st.binary(max_size=60))
 @example(b"\x04\x02\x01\xff")
-def test_random_bytes_give_the_typed_error(data: bytes) -> None:
+def test_random_bytes_raise_the_typed_error(data: bytes) -> None:
     try:
         decode(bytes([1]) + data)
     except BadStateRecord:

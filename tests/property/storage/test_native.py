@@ -1,4 +1,4 @@
-"""The C loop of catch-up reads against its plain twin: any block, any damage give the same."""
+"""The C loop of catch-up reads against the Python one: same results for any block and damage."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_any_block_gives_the_same_entries(seed: int) -> None:
 
 
 @given(st.binary(max_size=400), st.integers(0, 3), st.integers(0, 3))
-def test_any_bytes_are_read_within_their_bounds(data: bytes, ledger: int, first: int) -> None:
+def test_arbitrary_bytes_are_not_read_out_of_bounds(data: bytes, ledger: int, first: int) -> None:
     assert NATIVE is not None
     asked = (memoryview(data), 0, ledger, first, first + 5, 1 << 20)
     assert NATIVE(*asked) == plain_run(*asked)
 
 
-def test_what_is_found_is_not_copied_and_keeps_its_block() -> None:
+def test_found_entries_are_views_that_keep_their_block() -> None:
     assert NATIVE is not None
     block = bytearray(encode_header(1, 0, 0, 1, 0, b"abc") + b"abc")
     found, _ = NATIVE(memoryview(block), 0, 1, 0, 1, 100)
@@ -47,7 +47,7 @@ def test_what_is_found_is_not_copied_and_keeps_its_block() -> None:
 
 
 @pytest.mark.parametrize("sizes", [range(3_200), (11_000, 100_000, 1 << 20)])
-def test_its_checksum_is_the_known_one(sizes: range | tuple[int, ...]) -> None:
+def test_checksum_equals_crc32c(sizes: range | tuple[int, ...]) -> None:
     from anabranch.storage._native import checksum  # type: ignore[import-not-found]  # only where it was built
 
     data = memoryview(os.urandom(max(sizes) + 1))
@@ -55,7 +55,7 @@ def test_its_checksum_is_the_known_one(sizes: range | tuple[int, ...]) -> None:
     assert checksum(b"123456789") == 0xE3069283
 
 
-def test_types_that_are_no_tuples_are_refused() -> None:
+def test_non_tuple_types_are_refused() -> None:
     from anabranch.storage._native import sound_run  # only where it was built
 
     for types in ((list, Position), (StoredEntry, dict), (1, Position)):

@@ -1,4 +1,4 @@
-"""Reading on the event loop against its plain twin: any sizes, bounds and damage, any part of the file in memory."""
+"""Reads on the event loop against normal reads: any sizes, bounds and damage, any part of the file in memory."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def test_same_entries_as_read_gives(
         file.pwritev(pieces, 0)
         assert isinstance(file, PartlyInMemory)
         file.upto = upto
-    fast, twin = (LedgerReader(files, 1 << 20, 1024, lambda _: 0) for _ in range(2))
+    fast, normal = (LedgerReader(files, 1 << 20, 1024, lambda _: 0) for _ in range(2))
     first, end = 0, len(sizes)
     for entries_max, bytes_max in bounds:
         if first >= end:
             break
         found = fast.resident(LEDGER, first, end, entries_max, bytes_max)
         try:
-            expected = twin.entries(LEDGER, first, end, entries_max, bytes_max, None)
+            expected = normal.entries(LEDGER, first, end, entries_max, bytes_max, None)
         except CorruptEntry:
-            assert found is None, "damage is told by the thread's read"
+            assert found is None, "damage is reported by the thread's read"
             return
         if found is None:
             found = fast.entries(LEDGER, first, end, entries_max, bytes_max, None)

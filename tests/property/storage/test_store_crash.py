@@ -35,7 +35,7 @@ def publish_time_of(payload: Payload) -> int:
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """No callback may fail unseen, and nothing may hang."""
+    """Fails on an error in a callback, and on a hang."""
     complaints: list[dict[str, Any]] = []
 
     async def main() -> None:
@@ -48,7 +48,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 class Load:
-    """Appends in random portions to a few ledgers, seals and deletes some; remembers what was promised."""
+    """Appends in random portions to a few ledgers, seals and deletes some; records what was acknowledged."""
 
     def __init__(self, disk: SimDisk, random: Random) -> None:
         self.disk = disk
@@ -62,7 +62,7 @@ class Load:
     def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
         for entry in entries:
             key = entry.position
-            assert key[1] == 0 or (key[0], key[1] - 1) in self.acked, "told in order, without holes"
+            assert key[1] == 0 or (key[0], key[1] - 1) in self.acked, "confirmed in order, without holes"
             self.acked.add(key)
 
     def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
@@ -108,7 +108,7 @@ class Load:
 
 
 async def survivors(load: Load, disk: SimDisk) -> None:
-    """Open what the crash left and compare with what was promised."""
+    """Open the store after the crash and compare it with what was acknowledged."""
     load.disk = disk
     store = load.store()
     async with store:
@@ -175,7 +175,7 @@ def flippable(disk: SimDisk) -> list[tuple[str, int]]:
 @given(
     seed=st.integers(0, 2**32), place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), closes=st.booleans()
 )
-def test_a_flipped_byte_costs_at_most_the_entry_it_hits(seed: int, place: float, flip: int, closes: bool) -> None:
+def test_flipped_byte_loses_at_most_its_entry(seed: int, place: float, flip: int, closes: bool) -> None:
     async def scenario() -> None:
         random = Random(seed)
         load = Load(SimDisk(), random)
@@ -201,7 +201,10 @@ def test_a_flipped_byte_costs_at_most_the_entry_it_hits(seed: int, place: float,
 
 
 async def damages(load: Load, store: EmbeddedLedgerStore) -> list[tuple[int, int]]:
-    """Acknowledged entries that cannot be read; each must be refused with its file and place, the others be intact."""
+    """Acknowledged entries that cannot be read.
+
+    Each must be refused with its file and offset; the others must be intact.
+    """
     lost: list[tuple[int, int]] = []
     for ledger_id in sorted({ledger for ledger, _ in load.acked} - load.deleted):
         acked = [entry for ledger, entry in load.acked if ledger == ledger_id]
@@ -222,7 +225,7 @@ async def damages(load: Load, store: EmbeddedLedgerStore) -> list[tuple[int, int
 
 
 class TightLoad(Load):
-    """The same load on a device that gets full and gets room again, again and again."""
+    """The same load on a device that is repeatedly full and gets room again."""
 
     async def _round(self, store: EmbeddedLedgerStore, writers: list[LedgerWriter]) -> None:
         used = sum(len(node.data) for node in self.disk.names.values())
@@ -238,7 +241,7 @@ class TightLoad(Load):
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), cut=st.integers(1, 900), is_power=st.booleans(), rounds=st.integers(5, 60))
-def test_a_device_that_is_full_now_and_then_loses_nothing(seed: int, cut: int, is_power: bool, rounds: int) -> None:
+def test_sometimes_full_device_loses_nothing(seed: int, cut: int, is_power: bool, rounds: int) -> None:
     async def scenario() -> None:
         random = Random(seed)
         disk = SimDisk()

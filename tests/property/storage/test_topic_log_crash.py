@@ -36,7 +36,7 @@ steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 60), st.intege
 
 @dataclass
 class Seen:
-    """What a user of the topic knows."""
+    """The view of a user of the topic."""
 
     receipts: Receipts = field(default_factory=Receipts)
     sent: int = 0
@@ -107,18 +107,20 @@ async def run(plan: list[tuple[str, int, int]]) -> None:
         seen.sent += 1
     world.ledgers.commit()
     await work(world, topic, seen, plan)
-    confirmed = [(context, told) for context, told in seen.receipts.told if isinstance(told, Position)]
-    assert [context for context, _ in seen.receipts.told] == list(range(len(seen.receipts.told))), "told in order"
+    confirmed = [(context, position) for context, position in seen.receipts.outcomes if isinstance(position, Position)]
+    assert [context for context, _ in seen.receipts.outcomes] == list(range(len(seen.receipts.outcomes))), (
+        "outcomes in order"
+    )
     dead = world.ledgers
     world.crash(auto=True)
     again = await world.open(SETTINGS)
-    await bury(world, dead, topic)
+    await end_crashed(world, dead, topic)
     found = {entry.position: bytes(entry.payload) for entry in await entries_of(again)}
     for context, p in confirmed:
         assert found[p] == b"%d" % context, "confirmed and readable"
     extra = set(found) - {p for _, p in confirmed}
-    told = {context for context, _ in confirmed}
-    assert not {int(found[p]) for p in extra} & told, "nothing is stored twice under a confirmed number"
+    confirmed_numbers = {context for context, _ in confirmed}
+    assert not {int(found[p]) for p in extra} & confirmed_numbers, "nothing is stored twice under a confirmed number"
     contents = await read_all(again)
     assert [int(each) for each in contents] == sorted(int(each) for each in contents), "order"
 
@@ -130,8 +132,8 @@ async def run(plan: list[tuple[str, int, int]]) -> None:
     await again.close()
 
 
-async def bury(world: TopicWorld, dead: MemoryLedgerStore, topic: TopicLog) -> None:
-    """End the tasks of the process that crashed; what it still writes nobody sees, and its epoch is over."""
+async def end_crashed(world: TopicWorld, dead: MemoryLedgerStore, topic: TopicLog) -> None:
+    """End the tasks of the crashed process; its later writes are not seen, and its epoch is over."""
     dead.fail_groups = StorageFull("gone")
     closing = asyncio.ensure_future(topic.close())
     while not closing.done():

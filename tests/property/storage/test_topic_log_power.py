@@ -1,8 +1,7 @@
-"""A topic on the real store over a simulated disk: power cuts at any disk operation, full devices, one life after
-another.
+"""A topic on the real store over a simulated disk: power cuts at any disk operation and full devices, run after run.
 
-What a user may rely on, checked after every cut: confirmed entries are there, in order, under their positions (unless
-they were acknowledged and trimmed); the cursor is as it was at some moment at or after its last flush.
+Checked after every cut: confirmed entries exist, in order, at their positions, unless they were acknowledged and
+trimmed; the cursor is in a state at or after its last flush.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def publish_time_of(payload: Payload) -> int:
 
 
 class Life:
-    """The user of one topic over several lives of its broker."""
+    """The user of one topic over several runs of its broker."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -82,7 +81,7 @@ class Life:
         return store, topic
 
     async def live(self, rounds: int, *, is_full_at_times: bool) -> None:
-        """Work until the power goes (or `rounds` are over)."""
+        """Work until the power cut, or until `rounds` are done."""
         try:
             _, topic = await self.open()
             if "s" not in topic.cursors:
@@ -142,7 +141,7 @@ class Life:
             await asyncio.sleep(0)
 
     async def check(self, *, is_torn: bool) -> None:
-        """Open what is left and compare it with what was promised; the next life goes on from there."""
+        """Open what is left and compare it with what was confirmed; the next run continues from there."""
         self.disk.bytes_max = None
         store, topic = await self.open()
         found = {entry.position: int(bytes(entry.payload).rstrip(b"\0")) for entry in await entries_of(topic)}
@@ -162,7 +161,7 @@ class Life:
             recovered = frozenset(p for p in here if cursor.is_acked(p))
             moments = [frozenset(p for p in here if p in acked) for acked in self.history[self.flushed :]]
             assert recovered in moments, "the cursor of one moment at or after its last flush"
-            if is_whole:  # how many messages a missing entry had is not known any more
+            if is_whole:  # the number of messages of a missing entry is unknown
                 assert await cursor.backlog_messages() == BATCH * cursor.backlog_entries
             assert cursor.backlog_entries == sum(1 for p in found if not cursor.is_acked(p))
             self.history, self.flushed = [frozenset(p for p in self.confirmed if cursor.is_acked(p))], 0
@@ -197,7 +196,7 @@ async def lives(seed: int, cuts: list[int], *, is_machine: bool, is_full_at_time
         await life.check(is_torn=is_machine)
 
 
-cuts_after = st.one_of(st.integers(20, 100), st.integers(20, 900))  # disk operations of one life
+cuts_after = st.one_of(st.integers(20, 100), st.integers(20, 900))  # disk operations of one run
 
 
 @settings(max_examples=40, deadline=None)
@@ -208,5 +207,5 @@ def test_power_cuts(seed: int, cuts: list[int], is_machine: bool) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 1 << 32), st.lists(cuts_after, min_size=1, max_size=3))
-def test_power_cuts_on_a_device_that_is_full_at_times(seed: int, cuts: list[int]) -> None:
+def test_power_cuts_on_a_sometimes_full_device(seed: int, cuts: list[int]) -> None:
     asyncio.run(lives(seed, cuts, is_machine=True, is_full_at_times=True))

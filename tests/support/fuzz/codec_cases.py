@@ -1,5 +1,7 @@
-"""Inputs for the two implementations of the codec, and the question whether they agree. Used by the property test and
-by the fuzz under AddressSanitizer."""
+"""Inputs for the two implementations of the codec, and their comparison.
+
+Used by the property test and by the fuzz under AddressSanitizer.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ Outcome = tuple[str, Any]
 
 
 def outcome(call: Callable[..., Any], *arguments: Any) -> Outcome:
-    """What came of it: the bytes of everything, or the kind of error."""
+    """The outcome: all bytes of the result, or the kind of error."""
     try:
         return "made", plain(call(*arguments))
     except Error as error:
@@ -25,7 +27,7 @@ def outcome(call: Callable[..., Any], *arguments: Any) -> Outcome:
 
 
 def plain(found: Any) -> Any:
-    """Buffers as bytes, all the way down, so that two results can be compared."""
+    """Buffers as bytes, recursively, so that two results can be compared."""
     if is_dataclass(found):
         return tuple(plain(getattr(found, one.name)) for one in fields(found))
     if isinstance(found, list | tuple):
@@ -36,7 +38,7 @@ def plain(found: Any) -> Any:
 
 
 def listed(loops: core.Loops, bodies: Sequence[Body]) -> Any:
-    """Every form that the rows of a body can be taken in."""
+    """All forms of the rows of a body."""
     found = []
     for data, messages in bodies:
         rows = loops.opened(data, messages)
@@ -46,7 +48,7 @@ def listed(loops: core.Loops, bodies: Sequence[Body]) -> Any:
 
 
 class Cases:
-    """Random bodies, whole and damaged."""
+    """Random bodies, valid and damaged."""
 
     def __init__(self, seed: int, *, is_tame: bool = False) -> None:
         self.random = random.Random(seed)
@@ -81,7 +83,7 @@ class Cases:
         return len(described).to_bytes(4, "big") + described + value
 
     def usual(self) -> Body:
-        """As clients write it when there are no properties, null values and keys that are bytes."""
+        """As clients write it without properties, null values and binary keys."""
         chance = self.random
         count = chance.choice((1, 2, 9, 20))
         has = [chance.choice((0.0, 0.5, 1.0, 1.0)) for _ in range(3)]
@@ -104,8 +106,7 @@ class Cases:
         return Body(b"".join(made), count)
 
     def strange(self) -> bytes:
-        """Fields that nobody knows, known ones in another wire type, pairs that lack something, groups, long
-        numbers."""
+        """Unknown fields, known ones with another wire type, incomplete pairs, groups, long numbers."""
         if self._is_tame or self.random.random() < 0.7:
             return b""
         return self.random.choice(
@@ -139,7 +140,7 @@ class Cases:
         return Body(bytes(data), count)
 
     def rows(self) -> tuple[list[Any], list[Any] | None, dict[str, Any]]:
-        """Values, keys, and the other columns of `write`; sometimes of the wrong kind."""
+        """Values, keys, and the other columns of `write`; sometimes of the wrong type."""
         chance = self.random
         count = chance.choice((0, 1, 2, 7, 40))
         wrong = [None] if chance.random() < 0.9 else [7, "text", "\ud800", 1.5]
@@ -171,7 +172,7 @@ def borders(chance: random.Random) -> Sequence[int]:
 
 
 def written(loops: core.Loops, values: list[Any], keys: list[Any] | None, options: dict[str, Any]) -> Any:
-    """What `write` makes with this implementation."""
+    """Result of `write` with this implementation."""
     before, core.loops = core.loops, loops
     try:
         made = write(values, keys, producer_name="p", publish_time=7, **options)

@@ -1,7 +1,7 @@
-"""Frames gone wrong, for anything that reads frames. The same seed gives the same frames; nothing here knows a broker.
+"""Mutated frames, for anything that reads frames. The same seed gives the same frames.
 
 Two kinds, mixed: *well-sized* frames (both size fields fit, so that the damage reaches parsers and handlers) and frames
-whose sizes lie. Names and ids come from small sets, so that a real broker meets the same topics and ids again.
+with wrong sizes. Names and ids come from small sets, so that a real broker sees the same topics and ids again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BIG = (2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
 
 
 def random_command(rng: random.Random, kind: int | None = None) -> pb.BaseCommand:
-    """A command that is complete and plausible in shape, with any values."""
+    """A complete command of plausible shape, with any values."""
     number = rng.choice(list(pb.BaseCommand.Type.values())) if kind is None else kind
     name = pb.BaseCommand.Type.Name(number)
     command = pb.BaseCommand(type=name)
@@ -53,7 +53,7 @@ def random_command(rng: random.Random, kind: int | None = None) -> pb.BaseComman
 
 
 def random_payload(rng: random.Random) -> bytes:
-    """An entry, sound or not."""
+    """An entry, valid or not."""
     match rng.randrange(4):
         case 0:
             return build_entry(rng.randbytes(rng.randrange(200)), key=rng.choice((None, "k", "")))
@@ -66,14 +66,14 @@ def random_payload(rng: random.Random) -> bytes:
 
 
 def mutated_frames(seed: int, count: int) -> Iterator[bytes]:
-    """`count` frames, most of them wrong in some way; none is longer than about 20 kB."""
+    """`count` frames, most of them invalid in some way; none is longer than about 20 kB."""
     rng = random.Random(seed)
     for _ in range(count):
         yield rng.choice(_MUTATIONS)(rng)
 
 
 def sized(command: bytes, payload: bytes = b"") -> bytes:
-    """A frame whose sizes fit."""
+    """A frame with correct sizes."""
     return (len(command) + len(payload) + 4).to_bytes(4, "big") + len(command).to_bytes(4, "big") + command + payload
 
 
@@ -129,7 +129,7 @@ def _good(rng: random.Random) -> bytes:
 
 
 def _opening(rng: random.Random) -> bytes:
-    """What a sane client says first: without it hardly any later frame would meet a producer or consumer."""
+    """The first commands of a normal client; without them hardly any later frame would reach a producer or consumer."""
     number, topic = rng.randrange(2), rng.choice(_TEXTS[:4])
     match rng.randrange(4):
         case 0 | 1:
@@ -147,7 +147,7 @@ def _opening(rng: random.Random) -> bytes:
 
 
 def _plausible_send(rng: random.Random) -> bytes:
-    """A SEND to a producer that may exist, with an entry that may be sound."""
+    """A SEND to a producer that may exist, with an entry that may be valid."""
     command = random_command(rng, pb.BaseCommand.SEND)
     command.send.producer_id = rng.randrange(2)
     command.send.ClearField("message_id")
@@ -155,7 +155,7 @@ def _plausible_send(rng: random.Random) -> bytes:
 
 
 def _damaged(rng: random.Random, data: bytes) -> bytes:
-    """A few bytes flipped, lost, doubled or made up."""
+    """A few bytes flipped, removed, doubled or inserted."""
     out = bytearray(data)
     for _ in range(rng.randrange(1, 5)):
         at = rng.randrange(len(out) + 1)
@@ -186,7 +186,7 @@ def _damaged_send(rng: random.Random) -> bytes:
 
 
 def _wrong_body(rng: random.Random) -> bytes:
-    """The type says one thing, the body another; or the type is unknown; or there is no body."""
+    """Type and body differ, or the type is unknown, or there is no body."""
     command = random_command(rng).SerializePartialToString()
     kind = rng.choice((0, 1, 2, 3, 6, 13, 41, 69, 82, 127))
     return sized(bytes((0x08, kind)) + rng.choice((command[2:], command, b"")))
@@ -197,7 +197,7 @@ def _random_command_bytes(rng: random.Random) -> bytes:
 
 
 def _deeply_nested(rng: random.Random) -> bytes:
-    """Message ids inside message ids, deeper than any parser likes."""
+    """Message ids nested deeper than any parser expects."""
     inner = b"\x08\x01\x10\x01"
     for _ in range(rng.choice((5, 99, 101, 300))):
         inner = b"\x08\x01\x10\x01\x3a" + _varint(len(inner)) + inner

@@ -1,5 +1,7 @@
-"""Blocks of ledger files, whole, cut off and damaged. Used by the property test of the two ways to find entries in them
-and by the fuzz under AddressSanitizer."""
+"""Blocks of ledger files, valid, truncated and damaged.
+
+Used by the property test of the two implementations that find entries in them, and by the fuzz under AddressSanitizer.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class Asked(NamedTuple):
 
 
 def block_case(seed: int) -> Asked:
-    """Mostly some sound entries, then something that is none."""
+    """Mostly some sound entries, then something that is not an entry."""
     chance = random.Random(seed)
     ledger, first = chance.choice((1, 9, 1 << 40, U64_MAX - 2)), chance.choice((0, 5, 300, 1 << 40))
     offset = chance.choice((32, 4_096, 1 << 33))

@@ -1,7 +1,9 @@
-"""Admin requests gone wrong: every route of the table, with names, queries, headers and bodies that nobody should send.
+"""Invalid admin requests: every route, with invalid names, queries, headers and bodies.
 
-The same seed gives the same requests. Knows the route table; knows no broker. Names come from small sets, so that a
-real broker meets the same tenants and topics again, with sound and unsound values mixed.
+The same seed gives the same requests.
+
+Names come from small sets, so that a real broker sees the same tenants and topics again, with valid and invalid values
+mixed.
 """
 
 from __future__ import annotations
@@ -108,19 +110,19 @@ class Call:
 
 
 class _TableOnly:
-    """Stands where the broker's face would be while the table of routes is read; no handler is ever called."""
+    """Placeholder for the admin services while the route table is read; no handler is called."""
 
     def __getattr__(self, name: str) -> _TableOnly:
         return self
 
 
 def route_table() -> list[tuple[str, str]]:
-    """(method, pattern) of everything the HTTP port serves."""
+    """(method, pattern) of all routes of the HTTP port."""
     return [(route.method, route.pattern) for route in make_router(cast(BrokerAdmin, _TableOnly()), "0").routes]
 
 
 def mutated_calls(seed: int, count: int) -> Iterator[Call]:
-    """`count` requests; each route comes about equally often."""
+    """`count` requests, with all routes about equally often."""
     chance = random.Random(seed)
     table = route_table()
     for number in range(count):
@@ -207,7 +209,7 @@ def _body(chance: random.Random, method: str) -> bytes:
 
 
 def _twisted(chance: random.Random, value: Any) -> Any:
-    """The same shape with one value of another kind somewhere."""
+    """The same shape with one value of another type."""
     if isinstance(value, dict) and value and chance.random() < 0.8:
         key = chance.choice(sorted(value))
         return {**value, key: _twisted(chance, value[key])}

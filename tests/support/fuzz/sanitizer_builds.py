@@ -1,5 +1,7 @@
-"""Extensions built with AddressSanitizer and UndefinedBehaviorSanitizer, and a child process that uses them instead of
-the installed ones. Used by the soaks of the C code."""
+"""Extensions built with AddressSanitizer and UndefinedBehaviorSanitizer, and a child process that uses them.
+
+Used by the soaks of the C code.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 UNAVAILABLE = 77
-"""Exit code where there is no compiler that has the sanitizers."""
+"""Exit code if no compiler has the sanitizers."""
 
 
 def say(text: str) -> None:
@@ -29,7 +31,7 @@ def name_of(part: str) -> str:
 
 
 def built(part: str, directory: Path) -> Path | None:
-    """The extension of one package, with sanitizers; None where that cannot be done."""
+    """The extension of one package, with sanitizers; None if it cannot be built."""
     target = directory / part / "_native.abi3.so"
     target.parent.mkdir(parents=True, exist_ok=True)
     source = ROOT / "src" / "anabranch" / part / "_native.c"
@@ -49,7 +51,7 @@ def built(part: str, directory: Path) -> Path | None:
 
 
 def load(part: str, directory: Path) -> object:
-    """In the child, before anything imports the installed one."""
+    """Called in the child, before the installed extension is imported."""
     name = name_of(part)
     assert name not in sys.modules
     spec = importlib.util.spec_from_loader(name, ExtensionFileLoader(name, str(directory / part / "_native.abi3.so")))
@@ -60,18 +62,20 @@ def load(part: str, directory: Path) -> object:
 
 
 def run_child(module: str, parts: Sequence[str], directory: Path, arguments: Sequence[str]) -> int:
-    """Build the parts and run `python -m module --built DIRECTORY …` with the sanitizers' library; its exit code."""
+    """Build the parts and run `python -m module --built DIRECTORY …` with the sanitizers' library; returns its exit
+    code.
+    """
     if any(built(part, directory) is None for part in parts):
         say("no C compiler with AddressSanitizer here: nothing was fuzzed")
         return UNAVAILABLE
     command = [sys.executable, "-m", module, "--built", str(directory), *arguments]
-    # Python itself leaks on purpose at its end, and its own allocator would hide what lies behind a buffer.
+    # Python itself leaks at exit on purpose, and its allocator would hide accesses beyond a buffer.
     quiet = {"LD_PRELOAD": _runtime(), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **quiet}, check=False).returncode
 
 
 def soak(module: str, parts: Sequence[str], child: Callable[[str, int, int], int], arguments: list[str] | None) -> int:
-    """The command line of such a soak. `child` is called in the child: where the parts were built, cases, seed."""
+    """The command line of such a soak. `child` gets the build directory, cases and seed in the child process."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)

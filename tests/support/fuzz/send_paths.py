@@ -1,6 +1,6 @@
-"""What becomes of the bytes that producers send, the plain way and through the C loops: the same, or there is a fault.
+"""The publish path of a connection in Python and through the C loops; both must have the same effects.
 
-A connection and its topics as far as that goes. Used by the property test and by the fuzz under AddressSanitizer.
+Contains a connection and its topics as far as needed. Used by the property test and by the fuzz under AddressSanitizer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anabranch.protocol.frames import Frame, FrameDecoder
 FRAME_BYTES_MAX = 2_000
 
 
-class Told:
+class Effects:
     """What reached the topics and what was answered, in order."""
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class Told:
 
 
 class Topic:
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, effects: Effects) -> None:
+        self._effects = effects
 
     def publish_run(self, producer: FakeProducer, run: Sequence[Any]) -> None:
-        self._told.events += [(*publish[1:5], bytes(publish.payload), publish.is_last_chunk) for publish in run]
-        self._told.events.append(("run of", producer.number))
+        self._effects.events += [(*publish[1:5], bytes(publish.payload), publish.is_last_chunk) for publish in run]
+        self._effects.events.append(("run of", producer.number))
 
 
 class FakeProducer:
@@ -44,13 +44,13 @@ class FakeProducer:
 
 
 def published(data: bytes, cuts: Sequence[int], *, native: bool, blocks: bool) -> list[Any]:
-    """`data` arrives in pieces that end at `cuts`; `blocks`: as fresh bytes where the decoder takes them."""
-    told = Told()
-    connection: Any = told
+    """`data` arrives in pieces that end at `cuts`; `blocks`: as new bytes objects where the decoder takes them."""
+    effects = Effects()
+    connection: Any = effects
     commands = ProducerCommands(connection, None)  # type: ignore[arg-type]  # SENDs of known producers need no more
     for number in range(3):
         producer: Any = FakeProducer(number)
-        commands._attached[number] = Attached(producer, Topic(told))  # type: ignore[arg-type]  # what the test needs of a topic
+        commands._attached[number] = Attached(producer, Topic(effects))  # type: ignore[arg-type]  # what the test needs of a topic
     decoder = FrameDecoder(FRAME_BYTES_MAX)
     if native:
         decoder.take_run = commands.run_taker()
@@ -69,17 +69,17 @@ def published(data: bytes, cuts: Sequence[int], *, native: bool, blocks: bool) -
                     found = decoder.received(size)
                 low += size
                 for one in found:
-                    _handle(commands, one, told)
+                    _handle(commands, one, effects)
                 commands.step_ended()
     except ProtocolError as error:
         commands.step_ended()
-        told.events.append((type(error).__name__, error.reason))
-    return told.events
+        effects.events.append((type(error).__name__, error.reason))
+    return effects.events
 
 
-def _handle(commands: ProducerCommands, found: Frame, told: Told) -> None:
+def _handle(commands: ProducerCommands, found: Frame, effects: Effects) -> None:
     kind, body = read_command(found.command)
     if kind == BaseCommand.SEND:
         commands._send(body, found)
     else:
-        told.events.append(kind)
+        effects.events.append(kind)

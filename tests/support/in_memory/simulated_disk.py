@@ -1,8 +1,7 @@
 """A disk, a clock and workers for storage tests: one thread, deterministic, with power cuts at any operation.
 
-`SimDisk` keeps for every file what is synced and what is only written. `after_power_cut` gives the disk another process
-would find: synced bytes for certain, of the others any choice of pages (or nothing); names that were not synced may be
-lost.
+`SimDisk` keeps for every file what is synced and what is only written. `after_power_cut` returns the disk that another
+process would find: all synced bytes, any selection of pages of the others (or none); unsynced names may be lost.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Inode:
         self.synced = bytearray(self.data)
 
     def survivor(self, random: Random | None) -> Inode:
-        """None: all that was written is there (the process died, not the machine)."""
+        """None: everything written is there (the process died, not the machine)."""
         if random is None:
             return Inode(bytearray(self.data), bytearray(self.data))
         kept = bytearray(self.synced)
@@ -63,7 +62,7 @@ class SimDisk:
         self.synced_names: dict[str, Inode] = {}
         self.dirs: set[str] = set()
         self.steps = 0
-        self.cut_at: int | None = None  # the operation at which the power goes
+        self.cut_at: int | None = None  # the operation at which the power fails
         self.bytes_max: int | None = None  # size of the device
         self.syncs: list[str] = []
         self.bytes_read = 0
@@ -88,7 +87,7 @@ class SimDisk:
     def after_power_cut(self, random: Random | None) -> SimDisk:
         self.cut_at = min(
             self.steps, self.cut_at or self.steps
-        )  # who still runs on this disk gets nothing done any more
+        )  # a process that still runs on this disk can do nothing more
         after = SimDisk()
         after.dirs = set(self.dirs)
         after._ids = self._ids
@@ -280,7 +279,7 @@ class SimTimer:
 
 
 class SimClock:
-    """Time moves only when told to; a call with no delay runs in the next round of the event loop."""
+    """Time moves only on request; a call without delay runs in the next turn of the event loop."""
 
     def __init__(self) -> None:
         self._now = 1000.0

@@ -1,7 +1,7 @@
-"""An event loop whose time jumps to the next timer whenever nobody has anything to do.
+"""An event loop whose time jumps to the next timer whenever nothing is ready.
 
 Hours pass in milliseconds, `asyncio.timeout` included, and the same program takes the same course every time. No
-threads, no sockets: with nothing ready and no timer left the program can never go on, and that is an error.
+threads, no sockets: with nothing ready and no timer left the program can never continue, and that is an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
     def jump(self, seconds: float) -> None:
-        """The whole process stood still for so long: no timer has rung meanwhile."""
+        """The whole process stood still for so long: no timer has fired meanwhile."""
         self._jumping.now += seconds
 
 

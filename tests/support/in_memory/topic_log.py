@@ -1,4 +1,4 @@
-"""One topic log on ledgers and metadata in memory, with a clock that moves when told."""
+"""One topic log on ledgers and metadata in memory, with a manual clock."""
 
 from __future__ import annotations
 
@@ -54,44 +54,44 @@ class ManualClock:
 
 
 class Receipts:
-    """A sink that remembers what it was told, in order."""
+    """A sink that records outcomes in order."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, Position | str]] = []
+        self.outcomes: list[tuple[Any, Position | str]] = []
         self._awaited = 0
         self._came = asyncio.Event()
 
     def persisted(self, ledger: int, entry: int, contexts: Sequence[Any]) -> None:
         for number, context in enumerate(contexts, entry):
-            self._tell(context, Position(ledger, number))
+            self._add(context, Position(ledger, number))
 
     def persist_failed(self, error: StorageError, context: Any) -> None:
-        self._tell(context, error.code)
+        self._add(context, error.code)
 
-    def _tell(self, context: Any, told: Position | str) -> None:
-        self.told.append((context, told))
-        if len(self.told) >= self._awaited:
+    def _add(self, context: Any, outcome: Position | str) -> None:
+        self.outcomes.append((context, outcome))
+        if len(self.outcomes) >= self._awaited:
             self._came.set()
 
     async def wait(self, count: int) -> None:
-        """Until that many were told in all."""
+        """Wait until that many outcomes have arrived in total."""
         self._awaited = count
-        if len(self.told) < count:
+        if len(self.outcomes) < count:
             self._came.clear()
             async with asyncio.timeout(60):
                 await self._came.wait()
 
     @property
     def positions(self) -> list[Position]:
-        return [told for _, told in self.told if isinstance(told, Position)]
+        return [outcome for _, outcome in self.outcomes if isinstance(outcome, Position)]
 
     @property
     def failures(self) -> list[tuple[Any, str]]:
-        return [(context, told) for context, told in self.told if isinstance(told, str)]
+        return [(context, outcome) for context, outcome in self.outcomes if isinstance(outcome, str)]
 
 
 def publish_time_of(payload: Payload) -> int:
-    """Test payloads are decimal numbers: their own publish time. What is no message (cursor state) has none."""
+    """Test payloads are decimal numbers, which are their publish time. Other payloads (cursor state) have none."""
     text = bytes(payload)
     return int(text) if text.isdigit() else 0
 
@@ -126,7 +126,7 @@ class TopicWorld:
         )
 
     def crash(self, *, auto: bool | None = None) -> None:
-        """The process is gone; what was durable is not."""
+        """The process has crashed; only durable data is left."""
         self.ledgers = self.ledgers.crashed(auto=auto)
 
     async def fill(self, topic: TopicLog, count: int, *, messages: int = 1, first: int = 0) -> list[Position]:
@@ -134,12 +134,12 @@ class TopicWorld:
         receipts = Receipts()
         for number in range(first, first + count):
             topic.append(b"%d" % number, messages, receipts, number)
-        await self.settle(lambda: len(receipts.told) == count)
+        await self.settle(lambda: len(receipts.outcomes) == count)
         assert not receipts.failures
         return receipts.positions
 
     async def settle(self, condition: Callable[[], bool] = lambda: False, turns: int = 200) -> None:
-        """Let the event loop turn until `condition` holds; without one, until all that can happen has happened."""
+        """Run the event loop until `condition` holds; without one, until nothing is left to do."""
         for _ in range(turns):
             if condition():
                 return

@@ -12,7 +12,7 @@ from anabranch.model.segment import Seal
 
 
 def applied(layout: Layout, plan: Replacement, at_ms: int = 0) -> Layout:
-    """The plan reserved and applied, as a workflow without mishaps does it."""
+    """The plan reserved and applied, as by a workflow without failures."""
     return replaced(reserved(layout, plan), plan, {one: Seal(at_ms, Position(one, at_ms)) for one in plan.parent_ids})
 
 
@@ -27,7 +27,7 @@ def merge(layout: Layout, *segment_ids: int, at_ms: int = 0) -> Layout:
 
 @st.composite
 def histories(draw: st.DrawFn, *, steps_max: int = 12, prunes: bool = True) -> list[Layout]:
-    """Every layout of one topic's life, oldest first."""
+    """Every layout of one topic's history, oldest first."""
     count = draw(st.integers(1, 5))
     if draw(st.booleans()):
         layout = Layout.initial(count, now_ms=0, routing=draw(st.sampled_from([RANGE_LOW16, RANGE_HIGH16])))

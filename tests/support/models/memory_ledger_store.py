@@ -114,7 +114,7 @@ class MemoryLedgerStore:
         self.commit()
 
     def commit(self, count: int | None = None) -> None:
-        """Make (the first `count` of) what is queued durable, or fail it."""
+        """Make what is queued durable (or the first `count` of it), or fail it."""
         group = self._queue[:count]
         del self._queue[: len(group)]
         self.groups += 1

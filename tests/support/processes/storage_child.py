@@ -145,7 +145,7 @@ class Filler:
         self._outcome.set_result(error)
 
     async def fill(self, entries_max: int) -> StorageError | None:
-        """Until so many are durable (None), or until the first failure."""
+        """Append until this many are durable (returns None), or until the first failure."""
         self._ledger += 1
         writer = self._store.create(self._ledger)
         for entry in range(entries_max):
@@ -157,7 +157,7 @@ class Filler:
         return None
 
     async def fill_again(self, entries: int, resumed: asyncio.Event) -> None:
-        """A limit on the size of one file is not seen by the probe, so the first tries may fail again."""
+        """The probe does not see a limit on the size of one file, so the first attempts may fail again."""
         is_done = False
         while not is_done:
             await resumed.wait()
@@ -166,8 +166,11 @@ class Filler:
 
 
 async def fill(directory: str, broker: str, file_bytes_max: int) -> int:
-    """The limit is set here and not by who starts this: that takes a fork in earnest (`preexec_fn`), in which whatever
-    other tests left in that process, gRPC for one, is run once more with its files closed."""
+    """The limit is set here, not by the parent.
+
+    In the parent it would need a real fork (`preexec_fn`), in which fork handlers left by other tests, for example of
+    gRPC, run with their files closed.
+    """
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, resource.RLIM_INFINITY))
     blocking = ThreadBlocking(2)
     settings = small_settings(directory, broker)

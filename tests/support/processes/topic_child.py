@@ -1,7 +1,7 @@
-"""A process that writes to a topic and acknowledges until it is killed; its standard output is what it was promised.
+"""A process that writes to a topic and acknowledges until it is killed; it prints what was confirmed to it.
 
-Run as `python -m tests.support.processes.topic_child DIR FIRST`; prints the lines `stored N`,
-`acked N` (durably) and `ready`.
+Run as `python -m tests.support.processes.topic_child DIR FIRST`; prints the lines `stored N`, `acked N` (durably) and
+`ready`.
 """
 
 from __future__ import annotations

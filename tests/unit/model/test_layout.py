@@ -50,12 +50,12 @@ class TestRing:
         assert whole.split(whole.even_points(2)) == (HashRange(start, middle), HashRange(middle + 1, end))
 
     @pytest.mark.parametrize("points", [[0], [0x10000], [5, 5], [6, 5]])
-    def test_bad_points(self, points: list[int]) -> None:
+    def test_invalid_split_points_are_rejected(self, points: list[int]) -> None:
         with pytest.raises(BadRange):
             FULL.split(points)
 
     @pytest.mark.parametrize(("start", "end"), [(-1, 5), (6, 5), (0, 0x10000)])
-    def test_no_such_range(self, start: int, end: int) -> None:
+    def test_invalid_ranges_are_rejected(self, start: int, end: int) -> None:
         with pytest.raises(BadRange):
             HashRange(start, end)
 
@@ -196,7 +196,7 @@ class TestRefused:
         with pytest.raises(BadSplit):
             split(split(self.two, 0, 1), 2)
 
-    def test_merges_of_strangers(self) -> None:
+    def test_merging_segments_that_are_not_neighbours_fails(self) -> None:
         for ids in ((0, 2), (0,), (), (1, 1), (0, 1, 3)):
             with pytest.raises(BadMerge):
                 merge(Layout.initial(4, now_ms=0), *ids)
@@ -236,7 +236,7 @@ class TestRefused:
         with pytest.raises(BadLayout, match="do not replace"):
             replaced(taken, replace(plan, children=plan.children[:1]), seals)
 
-    def test_layouts_that_are_none(self) -> None:
+    def test_invalid_layouts_are_rejected(self) -> None:
         whole = split(self.two, 0)
         parts = dict(whole.segments)
         for broken in (
@@ -258,4 +258,4 @@ class TestRefused:
             with pytest.raises(BadLayout):
                 Layout(1, 4, broken).check()
         with pytest.raises(BadLayout):
-            Layout(1, 3, parts).check()  # id 3 was not given out yet
+            Layout(1, 3, parts).check()  # id 3 is not allocated yet

@@ -1,4 +1,4 @@
-"""Commands: reading refuses what is incomplete, the hot frames equal what plain protobuf would write."""
+"""Commands: incomplete ones are refused, and the hot frames equal what plain protobuf writes."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_hot_frames_of_two_threads_do_not_mix() -> None:
     wrong: list[int] = []
 
     def write(producer: int) -> None:
-        # The partition changes each time: setting it is a call, a place where threads may change.
+        # The partition changes each time: setting it is a call, where threads may switch.
         expected = [receipt_frame(producer, producer, producer, producer, partition) for partition in (0, 1)]
         for turn in range(20_000):
             made = receipt_frame(producer, producer, producer, producer, turn % 2)
@@ -264,6 +264,6 @@ def test_server_errors_follow_the_code_or_the_nearest_ancestor() -> None:
     assert server_error(BadCommand("x")) == ServerError.NotAllowedError
 
 
-def test_every_model_error_has_a_number_of_its_own_choice() -> None:
+def test_every_model_error_is_mapped_explicitly() -> None:
     codes = {cls.code for cls in model_errors.Error.__subclasses__() if cls.__module__ == model_errors.__name__}
     assert codes <= SERVER_ERROR_BY_CODE.keys()

@@ -132,9 +132,9 @@ def test_damaged_batches() -> None:
     record = b"\x00\x00\x00\x02\x18\x03abc"
     assert [m.data for m in entry.split_batch(entry.seal_entry(of_batch(num_messages_in_batch=1), record))] == [b"abc"]
     for count, payload in [
-        (2, record),  # fewer than promised
+        (2, record),  # fewer than announced
         (2**31 - 1, record),
-        (1, record + b"x"),  # more than promised
+        (1, record + b"x"),  # more than announced
         (0, record),
         (-1, record),
         (1, record[:-1]),
@@ -148,7 +148,7 @@ def test_damaged_batches() -> None:
             entry.split_batch(entry.seal_entry(of_batch(num_messages_in_batch=count), payload))
 
 
-def test_what_only_clients_can_open() -> None:
+def test_opaque_entries_are_refused() -> None:
     for codec in (pb.LZ4, pb.ZSTD, pb.SNAPPY):
         with pytest.raises(OpaqueEntry):
             entry.split_batch(entry.seal_entry(of_batch(compression=codec, uncompressed_size=3), b"abc"))
@@ -158,7 +158,7 @@ def test_what_only_clients_can_open() -> None:
         entry.split_batch(entry.seal_entry(encrypted, b"abc"))
 
 
-def test_zlib_that_lies_about_its_size() -> None:
+def test_zlib_payload_with_a_wrong_size_is_refused() -> None:
     bomb = zlib.compress(bytes(10_000_000))
     for size in (9_999_999, 10_000_001):
         with pytest.raises(BadEntry):
@@ -171,7 +171,7 @@ def test_zlib_that_lies_about_its_size() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 1_000_000  # ten million bytes were never unpacked
+    assert peak < 1_000_000  # ten million bytes were never decompressed
     with pytest.raises(OpaqueEntry):
         entry.split_batch(entry.seal_entry(of_batch(compression=pb.ZLIB, uncompressed_size=2**32 - 1), bomb))
     with pytest.raises(BadEntry):

@@ -1,4 +1,4 @@
-"""Frame decoding: sizes, ownership, limits, death."""
+"""Frame decoding: sizes, ownership, limits, errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_small_frame_in_two_chunks_is_scratch() -> None:
         assert (bytes(frame.command), bytes(frame.payload or b""), frame.owned) == (b"cmd", b"payload", False)
 
 
-def test_large_frame_is_received_into_its_own_buffer_and_may_be_kept() -> None:
+def test_large_frame_is_received_into_its_own_buffer() -> None:
     decoder = FrameDecoder(LIMIT)
     payload = bytes(range(256)) * 200
     data = sized(b"cmd", payload)
@@ -80,7 +80,7 @@ def test_command_longer_than_its_frame() -> None:
             list(decoder.feed(((12).to_bytes(4, "big") + (9).to_bytes(4, "big") + bytes(12))[:chunk]))
 
 
-def test_command_longer_than_its_large_frame_is_noticed_at_once() -> None:
+def test_command_longer_than_its_large_frame_fails_at_once() -> None:
     decoder = FrameDecoder(LIMIT)
     assert receive(decoder, (100_000).to_bytes(4, "big")) == []
     with pytest.raises(BadFrame):
@@ -103,7 +103,7 @@ def test_sound_frames_come_before_the_error() -> None:
         next(frames)
 
 
-def test_after_an_error_the_decoder_is_dead() -> None:
+def test_decoder_is_unusable_after_an_error() -> None:
     decoder = FrameDecoder(1000)
     with pytest.raises(FrameTooLarge):
         list(decoder.feed(b"\xff" * 8))
@@ -113,7 +113,7 @@ def test_after_an_error_the_decoder_is_dead() -> None:
         decoder.received(1)
 
 
-def test_an_abandoned_iteration_kills_the_decoder() -> None:
+def test_decoder_is_unusable_after_an_abandoned_iteration() -> None:
     decoder = FrameDecoder(1000)
     data = sized(b"a") + sized(b"b")
     decoder.buffer()[: len(data)] = data
@@ -122,7 +122,7 @@ def test_an_abandoned_iteration_kills_the_decoder() -> None:
         decoder.buffer()
 
 
-def test_a_promise_of_bytes_costs_no_memory() -> None:
+def test_announced_size_alone_allocates_little() -> None:
     scratch = bytearray(16 * 1024)
     decoders = [FrameDecoder(LIMIT, scratch) for _ in range(100)]
     tracemalloc.start()
@@ -168,7 +168,7 @@ def test_an_idle_connection_holds_little() -> None:
     assert held < 1000 * 1000
 
 
-def test_blocks_are_asked_for_while_large_frames_come_in_quickly() -> None:
+def test_blocks_are_requested_while_large_frames_arrive_quickly() -> None:
     decoder = FrameDecoder(1 << 20, bytearray(512 * 1024))
     large, small = sized(b"c", bytes(10_000)), sized(b"c", bytes(100))
 
@@ -189,7 +189,7 @@ def test_blocks_are_asked_for_while_large_frames_come_in_quickly() -> None:
     assert decoder.block_bytes == 0  # small ones are cheaper to copy
 
 
-def test_a_frame_over_the_border_of_two_blocks_belongs_to_its_reader() -> None:
+def test_frame_across_two_blocks_is_owned() -> None:
     decoder = FrameDecoder(1 << 20, bytearray(512 * 1024))
     data = sized(b"c", bytes(range(250)) * 40) * 30
     decoder.buffer()[: len(data)] = data

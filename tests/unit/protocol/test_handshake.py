@@ -67,13 +67,13 @@ def test_second_connect_is_a_violation() -> None:
         handshake.answer(BaseCommand.CONNECT, hello())
 
 
-def test_an_open_connection_is_left_alone() -> None:
+def test_open_connection_handles_its_commands() -> None:
     handshake = Handshake("Anabranch", 1000)
     connected_by(handshake, hello())
     assert handshake.answer(BaseCommand.SEND, pb.CommandSend(producer_id=1, sequence_id=1)) is None
 
 
-def test_what_a_peer_understands() -> None:
+def test_commands_a_client_version_can_read() -> None:
     cpp, java, old = peer_of(hello()), peer_of(hello(21, "Pulsar-Java-v4.0.0")), peer_of(hello(4, "Pulsar-Java-v1"))
     assert cpp.is_cpp and not java.is_cpp
     assert not cpp.understands(BaseCommand.REACHED_END_OF_TOPIC)
@@ -83,27 +83,27 @@ def test_what_a_peer_understands() -> None:
     assert not cpp.understands(BaseCommand.WATCH_TOPIC_UPDATE)
 
 
-def test_our_own_clients_say_so() -> None:
+def test_anabranch_clients_announce_extensions() -> None:
     assert peer_of(hello(anabranch_extensions=True)).extensions
     assert not peer_of(hello()).extensions
     assert not peer_of(pb.CommandConnect(client_version="x")).extensions
 
 
-def test_a_silent_peer_lives_two_ticks() -> None:
+def test_silent_peer_is_closed_after_two_ticks() -> None:
     alive = Keepalive()
     assert [alive.tick(), alive.tick()] == [Beat.PING, Beat.CLOSE]
 
 
-def test_any_sign_of_life_counts() -> None:
+def test_any_received_byte_resets_keep_alive() -> None:
     alive = Keepalive()
     for _ in range(5):
         assert alive.tick() is Beat.PING
         assert alive.awaited
-        alive.heard()
+        alive.on_received()
         assert not alive.awaited
 
 
-def test_silence_proves_nothing_while_we_do_not_read() -> None:
+def test_silence_does_not_count_while_reading_is_paused() -> None:
     alive = Keepalive()
     assert alive.tick() is Beat.PING
     assert alive.tick(is_reading=False) is Beat.REST

@@ -1,4 +1,4 @@
-"""Frames leave nothing behind. upb keeps memory that tracemalloc cannot see, so resident pages are counted."""
+"""Decoding frames leaks no memory. upb keeps memory that tracemalloc cannot see, so resident pages are counted."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ print(resident_bytes() - before)
 
 
 def test_one_reused_message_would_not_stay_flat() -> None:
-    """Why `read_command` makes a new message each time; when this fails, upb has learnt to give memory back.
+    """Shows why `read_command` creates a new message each time; if this fails, upb has learnt to free memory.
 
-    In a process of its own: in this one, earlier tests may have left pages that are filled first.
+    Runs in its own process, because in this one earlier tests may have left pages that are filled first.
     """
     done = subprocess.run([sys.executable, "-c", REUSED], capture_output=True, text=True, check=True, timeout=60)
     assert int(done.stdout) > 3 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""Changes are counted: nobody misses one, whatever the others wait for."""
+"""Changes are counted: no waiter misses one, whatever the others wait for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from anabranch.runtime.changes import Changes
 
 
-async def test_a_change_between_a_look_and_the_wait_is_not_missed() -> None:
+async def test_change_between_check_and_wait_is_not_missed() -> None:
     changes = Changes()
     looked = changes.count
     changes.happened()
@@ -15,7 +15,7 @@ async def test_a_change_between_a_look_and_the_wait_is_not_missed() -> None:
         await changes.wait(looked)
 
 
-async def test_all_waiters_wake_and_each_waits_for_its_own_next_one() -> None:
+async def test_all_waiters_wake_for_each_change() -> None:
     changes, woken = Changes(), list[int]()
 
     async def follow(number: int) -> None:

@@ -1,4 +1,4 @@
-"""The collector looks when so many batches were made, and sees cycles then; never before."""
+"""The collector runs after a number of batches, and finds cycles then; never before."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _collector_rests() -> object:
         gc.enable()
 
 
-def test_the_young_are_looked_at_in_portions() -> None:
+def test_young_objects_are_scanned_in_portions() -> None:
     garbage = Garbage()
     knot = weakref.ref(Knot())
     garbage.made(PORTION - 1)
@@ -39,7 +39,7 @@ def test_the_young_are_looked_at_in_portions() -> None:
     assert another() is not None, "counted anew"
 
 
-def test_what_survived_one_look_is_old() -> None:
+def test_objects_that_survive_one_scan_are_old() -> None:
     garbage = Garbage()
     knot = Knot()
     garbage.made(PORTION)

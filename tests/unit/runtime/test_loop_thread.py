@@ -1,4 +1,4 @@
-"""The portal: calls of any thread run on one loop, outcomes and interrupts travel, its own thread is refused."""
+"""Loop thread: calls of any thread run on one loop, results and interrupts are passed, its own thread is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_errors_come_back() -> None:
         LoopThread("loop").call(failing)
 
 
-def test_it_refuses_its_own_thread() -> None:
+def test_call_from_the_loop_thread_is_refused() -> None:
     portal = LoopThread("loop", own_thread_error=OwnThread)
 
     async def inside() -> None:
@@ -45,7 +45,7 @@ def test_it_refuses_its_own_thread() -> None:
         portal.call(inside)
 
 
-def test_what_nobody_waits_for_any_more_is_cancelled_there() -> None:
+def test_interrupted_call_is_cancelled_on_the_loop() -> None:
     portal, begun, cancelled = LoopThread("loop"), threading.Event(), threading.Event()
 
     async def endless() -> None:

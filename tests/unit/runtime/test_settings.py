@@ -102,7 +102,7 @@ def test_later_layers_win(tmp_path: Path) -> None:
         ("web.name", "n", "n"),
     ],
 )
-def test_text_and_toml_values_are_understood(name: str, raw: object, value: object) -> None:
+def test_text_and_toml_values_are_converted(name: str, raw: object, value: object) -> None:
     root = load(Root, [Layer("t", {"store.dir": "/x", name: raw})])
     section, key = name.split(".")
     assert getattr(getattr(root, section), key) == value
@@ -126,11 +126,11 @@ def test_text_and_toml_values_are_understood(name: str, raw: object, value: obje
         ("web.port", 70000, "web.port: at most 65535"),
     ],
 )
-def test_each_complaint_says_where_and_what(name: str, raw: object, text: str) -> None:
+def test_each_complaint_names_setting_and_reason(name: str, raw: object, text: str) -> None:
     assert complaints(Layer("t", {"store.dir": "/x", name: raw})) == (text,)
 
 
-def test_all_complaints_come_together() -> None:
+def test_all_complaints_are_in_one_report() -> None:
     found = complaints(Layer("env", {"store.rate": "x", "web.port": "y"}), flags(web__colour=1, store__cache_bytes=-1))
     assert len(found) == 4
     assert "store.dir: is required" in found

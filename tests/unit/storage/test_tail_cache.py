@@ -1,4 +1,4 @@
-"""The tail cache as a machine: one budget over all ledgers, oldest first, never an entry that is not in its file."""
+"""The tail cache: one budget over all ledgers, oldest first, never an entry that is not in its file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.storage.tail_cache import ENTRY_OVERHEAD_BYTES, TailCache
 COST = 1_000
 
 
-class Nobody:
+class NullSink:
     def appended(self, entries: object, contexts: object) -> None: ...
 
     def append_failed(self, entry: StoredEntry, context: object, error: StorageError) -> None: ...
@@ -24,7 +24,7 @@ def ledger(ledger_id: int) -> OpenLedger:
 
 def land(cache: TailCache, into: OpenLedger) -> None:
     """One durable entry of the ledger; it costs `COST`."""
-    entry = into.append(b"x", 1, Nobody(), None)
+    entry = into.append(b"x", 1, NullSink(), None)
     batch = into._batch
     assert isinstance(batch, Batch)
     into.close_batch()
@@ -37,7 +37,7 @@ def write(cache: TailCache, of: OpenLedger, upto: int) -> None:
     cache.written(of)
 
 
-def test_the_oldest_goes_first_over_all_ledgers() -> None:
+def test_oldest_entries_of_all_ledgers_are_evicted_first() -> None:
     gone: list[int] = []
     cache = TailCache(2 * COST, lambda evicted: gone.append(evicted.ledger_id))
     one, two = ledger(1), ledger(2)
@@ -48,7 +48,7 @@ def test_the_oldest_goes_first_over_all_ledgers() -> None:
     assert (gone, one.cache_first, two.cache_first, cache.bytes) == ([1], 1, 0, 2 * COST)
 
 
-def test_what_is_not_written_stays_and_holds_nobody_back() -> None:
+def test_unwritten_entries_stay_and_do_not_block_others() -> None:
     cache = TailCache(2 * COST, lambda evicted: None)
     slow, fast = ledger(1), ledger(2)
     land(cache, slow)
@@ -61,7 +61,7 @@ def test_what_is_not_written_stays_and_holds_nobody_back() -> None:
     assert list(fast.cache) == [9]
 
 
-def test_what_stepped_aside_goes_next_once_it_is_written() -> None:
+def test_set_aside_entries_are_evicted_next_once_written() -> None:
     cache = TailCache(COST, lambda evicted: None)
     slow, fast = ledger(1), ledger(2)
     land(cache, slow)
@@ -79,7 +79,7 @@ def test_what_stepped_aside_goes_next_once_it_is_written() -> None:
     assert (list(slow.cache), list(fast.cache)) == ([], [1])
 
 
-def test_one_ledger_goes_in_order_however_it_is_written() -> None:
+def test_entries_of_one_ledger_are_evicted_in_order() -> None:
     cache = TailCache(3 * COST, lambda evicted: None)
     slow, fast = ledger(1), ledger(2)
     for _ in range(6):
@@ -95,7 +95,7 @@ def test_one_ledger_goes_in_order_however_it_is_written() -> None:
     assert cache.bytes <= 3 * COST
 
 
-def test_a_deleted_ledger_gives_its_bytes_back() -> None:
+def test_deleted_ledger_frees_its_bytes() -> None:
     cache = TailCache(0, lambda evicted: None)
     doomed = ledger(1)
     land(cache, doomed)

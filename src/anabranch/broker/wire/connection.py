@@ -127,7 +127,7 @@ class Connection:
         self._handle(self._decoder.received_block(block), len(block))
 
     def _handle(self, found: Iterator[Frame], count: int) -> None:
-        self._keepalive.heard()
+        self._keepalive.on_received()
         if self._probes:
             self._answer_probes()
         frames = self._taken = 0
@@ -328,7 +328,7 @@ class Connection:
             return
         if self._is_stuffed:  # not read from, so not heard of; but a peer that takes bytes lives
             if self._stream.unsent_bytes < self._unsent_before:
-                self._keepalive.heard()
+                self._keepalive.on_received()
             self._unsent_before = self._stream.unsent_bytes
         match self._keepalive.tick(is_open=self.protocol_version > 0, is_reading=not self._paused):
             case Beat.CLOSE:

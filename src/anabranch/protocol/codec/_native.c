@@ -1,7 +1,7 @@
-/* The inner loops of anabranch.protocol.codec in C: once per message, so 20 to 90 times the twin's speed.
+/* The inner loops of anabranch.protocol.codec in C: once per message, 20 to 90 times as fast as Python.
  *
- * What they do is said in python.py (decode) and packing.py (pack, arranged, route, key_hashes); a property test compares
- * bytes and kinds of errors. This file knows the batch layout, SingleMessageMetadata and murmur3, and nothing else.
+ * python.py (decode) and packing.py (pack, arranged, route, key_hashes) define what they do; a property test compares
+ * bytes and kinds of errors. This file knows only the batch layout, SingleMessageMetadata and murmur3.
  *
  * Rules: input is not trusted. Every length is compared with what is left before it is used; nothing is allocated by a
  * number from the input unless that number was compared with the input's size first. Protobuf is read as upb reads it:

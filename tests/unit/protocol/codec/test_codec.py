@@ -1,4 +1,4 @@
-"""Entries to columns and back: what comes in, what goes out, what is refused. Both implementations, where both are."""
+"""Entries to columns and back: inputs, outputs, refusals. With both implementations, if both are installed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def packed(values: Any, keys: Any = None, **options: Any) -> list[bytes]:
 
 
 class TestRoundTrip:
-    def test_values_keys_and_what_belongs_to_them(self) -> None:
+    def test_values_keys_and_properties_round_trip(self) -> None:
         made = packed(
             [b"a", None, b""],
             ["k", b"\xff\0", None],
@@ -52,14 +52,14 @@ class TestRoundTrip:
         assert found.batch_indexes() == [0, 1, 2]
         assert (found.publish_times, found.producer_names, found.batch_sizes) == ([7], ["p"], [3])
 
-    def test_the_protocols_own_reader_agrees(self) -> None:
+    def test_codec_agrees_with_the_entry_module(self) -> None:
         (made,) = packed([b"one", b"two"], ["k1", "k2"], first=9)
         assert entries.checksum_ok(made)
         assert [one.data for one in entries.split_batch(made)] == [b"one", b"two"]
         of = entries.metadata(made)
         assert (of.partition_key, of.sequence_id, of.highest_sequence_id) == ("k1", 9, 10)
 
-    def test_a_message_alone_is_not_in_batch_layout(self) -> None:
+    def test_single_message_has_no_batch_layout(self) -> None:
         (made,) = packed([b"one"], [b"\1"], event_times=[3], properties=[{"a": "b"}])
         assert not entries.is_batch(made)
         found = codec.read([made])
@@ -95,14 +95,14 @@ class TestRoundTrip:
         with pytest.raises(KeyError):
             found.arrow("colour")
 
-    def test_keys_that_are_bytes_are_text_only_where_they_can_be(self) -> None:
+    def test_binary_keys_are_text_only_if_utf8(self) -> None:
         found = codec.read(packed([b"", b"", b""], ["k", b"text", b"\xff"]))
         assert found.arrow("key").to_pylist() == ["k", "text", None]
         assert found.arrow("key_bytes").to_pylist() == [b"k", b"text", b"\xff"]
 
     @pytest.mark.parametrize("has_all", [True, False])
     def test_many_rows(self, has_all: bool) -> None:
-        """As many as are decoded by whole columns; every form they can be taken in."""
+        """As many rows as are decoded by whole columns, in every form."""
         rows = range(core.VECTOR_ROWS_MIN + 9)
         values = [b"%d" % row * (row % 50) for row in rows]
         keys = [f"ké{row}" if has_all or row % 3 else None for row in rows]
@@ -126,7 +126,7 @@ class TestRoundTrip:
 
 
 class TestCutting:
-    def test_by_messages_and_by_bytes(self) -> None:
+    def test_batches_are_limited_by_messages_and_bytes(self) -> None:
         (by_count,) = codec.write([b"x"] * 7, producer_name="p", publish_time=0, messages_max=3)
         assert [list(one.rows) for one in by_count] == [[0, 1, 2], [3, 4, 5], [6]]
         (by_size,) = codec.write([b"x" * 40] * 4, producer_name="p", publish_time=0, bytes_max=100)
@@ -151,11 +151,11 @@ class TestCutting:
         ]
         assert codec.read([found[1][0].data]).message_sequence_ids() == [10, 13, 15]
 
-    def test_sequence_ids_of_the_callers_choice(self) -> None:
+    def test_sequence_ids_given_by_the_caller(self) -> None:
         (found,) = codec.write([b"a", b"b"], producer_name="p", publish_time=0, sequence_ids=[1 << 40, 1 << 41])
         assert (found[0].first, found[0].highest) == (1 << 40, 1 << 41)
 
-    def test_compression_and_what_the_caller_adds(self) -> None:
+    def test_compression_and_extra_metadata(self) -> None:
         extra = pb.MessageMetadata(schema_version=b"\7").SerializePartialToString()
         made = packed([b"x" * 900] * 5, compressed=lambda body: (int(pb.ZLIB), zlib.compress(body)), extra=extra)
         assert len(made[0]) < 200
@@ -166,7 +166,7 @@ class TestCutting:
 
 
 class TestRouting:
-    def test_range_and_mod_n_as_the_model_says(self) -> None:
+    def test_range_and_mod_n_routing_agree_with_the_model(self) -> None:
         keys: list[str | bytes | None] = ["a", b"b", None, "customer-17", None]
         hashes = [murmur3_32(key) for key in (b"a", b"b", b"customer-17")]
         assert codec.key_hashes(keys).tolist() == [hashes[0], hashes[1], 0, hashes[2], 0]
@@ -179,7 +179,7 @@ class TestRouting:
         mod = codec.route(keys, MOD_N, [0] * 3, sequence_ids=[0, 0, 7, 0, 8]).tolist()
         assert mod == [*((at & 0x7FFFFFFF) % 3 for at in hashes[:2]), 1, (hashes[2] & 0x7FFFFFFF) % 3, 2]
 
-    def test_text_and_bytes_of_the_same_key_go_the_same_way(self) -> None:
+    def test_text_and_binary_form_of_a_key_route_alike(self) -> None:
         assert codec.key_hashes(["é"]).tolist() == codec.key_hashes(["é".encode()]).tolist()
         assert codec.key_hashes(pa.array(["é", None])).tolist() == codec.key_hashes(["é", None]).tolist()
 
@@ -224,14 +224,14 @@ class TestRefusals:
         with pytest.raises(BadEntry):
             codec.read([made[:-cut]], verify=False)
 
-    def test_a_wrong_checksum_is_seen_only_by_who_looks(self) -> None:
+    def test_checksum_is_checked_only_with_verify(self) -> None:
         made = bytearray(packed([b"one", b"two"])[0])
         made[-1] ^= 1
         with pytest.raises(BadEntry, match="checksum"):
             codec.read([bytes(made)])
         assert codec.read([bytes(made)], verify=False).values() == [b"one", b"twn"]
 
-    def test_more_messages_than_there_is_room_for(self) -> None:
+    def test_more_messages_than_the_body_can_hold_are_refused(self) -> None:
         of = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=2**31 - 1)
         with pytest.raises(BadEntry):
             codec.read([entries.seal_entry(of, b"\0\0\0\2\x18\0")])
@@ -253,7 +253,7 @@ class TestRefusals:
         with pytest.raises(OpaqueEntry):
             codec.read([entries.seal_entry(of, b"?")])
 
-    def test_slots_that_compaction_emptied_keep_their_index(self) -> None:
+    def test_slots_emptied_by_compaction_keep_their_index(self) -> None:
         (made,) = packed([b"one", b"two", b"three"])
         found = codec.read([entries.without_messages(made, [False, True, True])])
         assert found.values() == [b"two", b"three"] and found.batch_indexes() == [1, 2]

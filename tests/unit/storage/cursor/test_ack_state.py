@@ -1,4 +1,4 @@
-"""Acknowledgement state by example: borders of ledgers, batches, cumulative acks, seeks, clients that lie."""
+"""Acknowledgement state by example: borders of ledgers, batches, cumulative acks, seeks, invalid positions."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_next_unacked_jumps_from_the_end_of_a_sealed_ledger() -> None:
     assert acks.next_unacked(Position(10, 2)) == Position(20, 2), "one past the end"
 
 
-def test_nothing_follows_a_sealed_last_ledger() -> None:
+def test_next_unacked_after_a_sealed_last_ledger_is_past_its_end() -> None:
     acks = AckState(chain(2, is_open=False))
     acks.ack_up_to(Position(10, 1))
     assert acks.next_unacked(EARLIEST) == Position(10, 2)
@@ -108,7 +108,7 @@ def test_batch_acks_combine_until_the_entry_is_done() -> None:
     assert acks.mark_delete == p
 
 
-def test_bits_beyond_the_batch_do_not_keep_it_open() -> None:
+def test_bits_beyond_the_batch_are_ignored() -> None:
     acks = AckState(chain(1))
     assert acks.ack(Position(10, 0), [-1 << 3], 3)
 
@@ -133,7 +133,7 @@ def test_cumulative_ack_counts_the_holes_it_passes() -> None:
     assert acks.holes == 1
 
 
-def test_reset_forgets_all() -> None:
+def test_reset_drops_all_acks() -> None:
     acks = AckState(chain(5, 5))
     acks.ack(Position(10, 3))
     acks.ack(Position(10, 1), [1], 2)
@@ -145,7 +145,7 @@ def test_reset_forgets_all() -> None:
     assert not acks.is_acked(Position(10, 3))
 
 
-def test_full_chunks_collapse_and_still_answer() -> None:
+def test_full_chunks_collapse_and_can_be_queried() -> None:
     acks = AckState(chain(4 * CHUNK))
     for entry in range(1, 3 * CHUNK):
         acks.ack(Position(10, entry))
@@ -158,7 +158,7 @@ def test_full_chunks_collapse_and_still_answer() -> None:
     assert (acks.mark_delete, acks.holes) == (Position(10, 3 * CHUNK - 1), 0)
 
 
-def test_restore_leaves_out_what_is_gone() -> None:
+def test_restore_skips_trimmed_entries() -> None:
     acks = AckState(chain(10, 10))
     for p in (Position(10, 3), Position(20, 2), Position(20, 9)):
         acks.ack(p)

@@ -1,4 +1,4 @@
-"""A million holes cost per acknowledgement about what none cost: compared in one run, never against a fixed time."""
+"""An acknowledgement costs about the same with a million holes as with none; both are measured in one run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fastest(work: Callable[[], None], rounds: int = 5) -> float:
 
 
 def exercise(acks: AckState, base: int) -> Callable[[], None]:
-    """Fresh acks in the thick of it, in order and not, with the questions a dispatcher asks."""
+    """New acks among the holes, in order and not, with the queries of a dispatcher."""
     entries = iter(range(base, ENTRIES, 2))
 
     def work() -> None:
@@ -53,7 +53,7 @@ def test_a_million_holes_are_as_fast_as_a_few() -> None:
     few, many = with_holes(2000), with_holes(1_000_000)
     assert many.holes >= 1_000_000
     dense, sparse = exercise(many, 1_000_000), exercise(few, 2000)
-    # Three tries in turns: a busy machine may disturb one side of one of them, a cost that grows with the holes all.
+    # Three attempts in turns: a busy machine may disturb one side of one attempt; a cost that grows with the holes all.
     assert min(fastest(dense) / fastest(sparse) for _ in range(3)) < 5
 
 
@@ -76,7 +76,7 @@ def test_a_million_holes_in_one_run_are_skipped_at_once() -> None:
     assert (acks.mark_delete, acks.holes) == (Position(1, 2_000_000), 0)
 
 
-def test_a_million_holes_are_written_as_bits() -> None:
+def test_a_million_holes_are_stored_as_bits() -> None:
     acks = with_holes(1_000_000)
     assert len(encode([CursorSaved("s", {}, acks.snapshot(), 0)])) < 300_000
     full = AckState(LedgerChain([ChainLedger(1, entries=ENTRIES)]))

@@ -1,4 +1,4 @@
-"""Ledger ids: never twice, always growing, whoever asks."""
+"""Ledger ids: never used twice, always growing, over several brokers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ async def test_a_block_costs_one_metadata_write() -> None:
     assert await world.metadata.get("/ledgers/next-id") == before
 
 
-async def test_ids_whose_files_are_on_the_volume_are_not_given_again() -> None:
-    """By a store that is fresh, or a restored copy that is behind."""
+async def test_ids_with_files_on_the_volume_are_not_allocated_again() -> None:
+    """With a metadata store that is new, or restored from an old backup."""
     world = TopicWorld()
     await world.metadata.open()
     assert await LedgerIds(world.records, block=10, floor=500).allocate() == 501

@@ -1,11 +1,11 @@
-"""Blocks are used again when their last view is gone, never before."""
+"""Blocks are reused when their last view is gone, never before."""
 
 from __future__ import annotations
 
 from anabranch.storage.ledger.ledger_reader import BlockPool
 
 
-def test_a_block_with_views_is_nobody_elses() -> None:
+def test_block_with_views_is_not_reused() -> None:
     pool = BlockPool(16, 2)
     first = memoryview(pool.take())
     kept = first[3:5]
@@ -16,7 +16,7 @@ def test_a_block_with_views_is_nobody_elses() -> None:
     assert bytes(kept) == b"ab"
 
 
-def test_it_is_used_again_when_the_last_view_is_gone() -> None:
+def test_block_is_reused_when_its_last_view_is_gone() -> None:
     pool = BlockPool(16, 2)
     view = memoryview(pool.take())
     part = view[1:]
@@ -27,7 +27,7 @@ def test_it_is_used_again_when_the_last_view_is_gone() -> None:
     assert id(pool.take()) in numbers
 
 
-def test_more_than_are_kept_are_made_and_forgotten() -> None:
+def test_blocks_beyond_the_kept_maximum_are_not_kept() -> None:
     pool = BlockPool(16, 2)
     views = [memoryview(pool.take()) for _ in range(5)]
     kept = [id(view.obj) for view in views[:2]]

@@ -31,7 +31,7 @@ from anabranch.storage.ledger.record_format import (
     payload=st.binary(max_size=200),
     flip=st.integers(0, 10_000),
 )
-def test_a_record_says_what_it_is_and_notices_every_flip(
+def test_record_round_trips_and_detects_every_bit_flip(
     ledger: int, entry: int, offset: int, messages: int, payload: bytes, flip: int
 ) -> None:
     record = bytearray(encode_header(ledger, entry, offset, messages, log_stamp(3), payload) + payload)
@@ -42,7 +42,7 @@ def test_a_record_says_what_it_is_and_notices_every_flip(
     assert not is_sound(memoryview(record), 0, len(payload))
 
 
-def test_a_group_head_counts_only_at_its_place_in_its_file() -> None:
+def test_group_head_is_valid_only_at_its_offset_in_its_file() -> None:
     head = encode_group_head(2, 4096, 10, 1234, 7)
     found = decode_group_head(b"x" + head, 1, 4096, 7)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Walking through a ledger file with damage of every kind."""
+"""Scanning a ledger file with damage of every kind."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ PAYLOADS = [bytes([65 + number]) * (number * 37 % 300) for number in range(20)]
 
 
 @given(block_bytes=st.integers(1, 3000))
-def test_any_block_size_finds_everything(block_bytes: int) -> None:
+def test_scan_finds_everything_with_any_block_size(block_bytes: int) -> None:
     assert walk(ledger_bytes(PAYLOADS), block_bytes=block_bytes) == list(enumerate(PAYLOADS))
 
 
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), block_bytes=st.sampled_from([50, 256, 4096]))
-def test_one_flipped_byte_costs_one_entry(place: float, flip: int, block_bytes: int) -> None:
+def test_one_flipped_byte_loses_one_entry(place: float, flip: int, block_bytes: int) -> None:
     data = ledger_bytes(PAYLOADS)
     at = LEDGER_START + int(place * (len(data) - LEDGER_START))
     data[at] ^= flip
@@ -56,7 +56,7 @@ def test_one_flipped_byte_costs_one_entry(place: float, flip: int, block_bytes: 
     first=st.integers(0, 19), count=st.integers(0, 25), bytes_max=st.integers(0, 3000), size=st.integers(0, 5000),
     flip=st.none() | st.integers(0, 4000),
 )  # fmt: skip
-def test_a_run_is_what_a_walk_finds_up_to_the_first_doubt(
+def test_run_equals_scan_up_to_the_first_damage(
     first: int, count: int, bytes_max: int, size: int, flip: int | None
 ) -> None:
     data = ledger_bytes(PAYLOADS)
@@ -79,7 +79,7 @@ def test_a_run_is_what_a_walk_finds_up_to_the_first_doubt(
         assert after == place
 
 
-def test_a_flipped_length_of_the_last_entry_costs_that_entry_only() -> None:
+def test_flipped_length_of_the_last_entry_loses_only_that_entry() -> None:
     data = ledger_bytes(PAYLOADS)
     place = len(data) - len(PAYLOADS[-1]) - HEADER_BYTES + 4
     for flip in range(1, 256):
@@ -101,7 +101,7 @@ def test_a_torn_tail_is_not_part_of_the_ledger(size: int) -> None:
     assert walk(data[:size], count_tail=True) == list(enumerate(PAYLOADS))[:whole]
 
 
-def test_a_hole_of_zeros_hides_only_what_was_in_it() -> None:
+def test_a_hole_of_zeros_loses_only_its_entries() -> None:
     data = ledger_bytes(PAYLOADS)
     starts = [
         data.index(encode_header(LEDGER, 5, 0, 0, 0, b"")[8:24]) - 8,
@@ -114,7 +114,7 @@ def test_a_hole_of_zeros_hides_only_what_was_in_it() -> None:
     assert walk(data) == expected
 
 
-def test_a_payload_that_looks_like_a_record_does_not_mislead() -> None:
+def test_payload_that_looks_like_a_record_is_not_taken_for_one() -> None:
     fake = encode_header(LEDGER, 7, 4242, 1, 0, b"") + bytes(50)
     payloads = [b"a" * 30, fake, b"b" * 30]
     data = ledger_bytes(payloads)

@@ -21,12 +21,12 @@ def encoded(ledger: int = 5) -> bytes:
     return encode_index_head(ledger) + b"".join(map(encode_point, POINTS))
 
 
-def test_points_survive_the_file() -> None:
+def test_points_round_trip_through_the_file() -> None:
     assert decode_index(encoded(), 5, "f") == POINTS
     assert len(encoded()) == place_of_point(3)
 
 
-def test_damage_costs_the_points_behind_it_only() -> None:
+def test_damage_loses_only_the_points_after_it() -> None:
     data = bytearray(encoded())
     data[place_of_point(1) + 3] ^= 1
     assert decode_index(bytes(data), 5, "f") == POINTS[:1]
@@ -62,7 +62,7 @@ def test_a_point_is_wanted_per_step_of_bytes_or_entries() -> None:
     assert index.wants(10, 100)
 
 
-def test_cutting_forgets_what_is_behind() -> None:
+def test_cut_removes_later_points() -> None:
     index = SparseIndex(500, 10, POINTS)
     index.cut(20)
     assert index.points == POINTS[:2]

@@ -1,4 +1,4 @@
-"""Group commit: what goes where, and what happens to a group that fails."""
+"""Group commit: where each batch is written, and what happens to a failed group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def nothing_waits(_: int) -> tuple[Batch, ...]:
     return ()
 
 
-def test_small_shares_of_all_ledgers_share_one_log_write() -> None:
+def test_small_batches_of_all_ledgers_share_one_log_write() -> None:
     group = GroupCommit(log_bytes_max=10_000, direct_bytes_min=1000)
     batches = [batch(ledger, 100) for ledger in range(5)]
     for one in batches:
@@ -34,7 +34,7 @@ def test_small_shares_of_all_ledgers_share_one_log_write() -> None:
     assert group.log_place == LOG_START + HEADER_BYTES + 500
 
 
-def test_the_two_biggest_shares_go_directly_to_their_files() -> None:
+def test_the_two_largest_batches_are_written_directly() -> None:
     batches = [batch(1, 2000), batch(2, 900), batch(3, 3000), batch(4, 1000)]
     assert choose_direct(batches, 1000) == {1, 3}
     group = GroupCommit(log_bytes_max=10_000, direct_bytes_min=1000)
@@ -46,14 +46,14 @@ def test_the_two_biggest_shares_go_directly_to_their_files() -> None:
     assert plan.direct == (Direct(batches[0], ()), Direct(batches[2], (waiting,)))
 
 
-def test_a_ledger_with_batches_on_their_way_is_not_written_directly() -> None:
+def test_ledger_with_a_write_under_way_is_not_written_directly() -> None:
     group = GroupCommit(log_bytes_max=10_000, direct_bytes_min=1000)
     group.gather(batch(1, 2000))
     plan = group.start(lambda _: None)
     assert [one.ledger_id for one in plan.logged] == [1]
 
 
-def test_a_group_of_direct_shares_does_not_touch_the_log() -> None:
+def test_group_of_direct_batches_does_not_write_the_log() -> None:
     group = GroupCommit(log_bytes_max=10_000, direct_bytes_min=1000)
     group.gather(batch(1, 2000))
     assert group.start(nothing_waits).log_bytes == 0
@@ -78,7 +78,7 @@ def test_the_log_rolls_when_the_next_group_does_not_fit() -> None:
     ]
 
 
-def test_a_group_larger_than_a_log_file_is_written_all_the_same() -> None:
+def test_group_larger_than_a_log_file_is_written() -> None:
     group = GroupCommit(log_bytes_max=8000, direct_bytes_min=1 << 30)
     group.gather(batch(1, 20_000))
     plan = group.start(nothing_waits)
@@ -88,7 +88,7 @@ def test_a_group_larger_than_a_log_file_is_written_all_the_same() -> None:
     assert group.start(nothing_waits).rolls
 
 
-def test_a_failed_group_leaves_its_place_to_the_next() -> None:
+def test_next_group_reuses_the_place_of_a_failed_one() -> None:
     group = GroupCommit(log_bytes_max=10_000, direct_bytes_min=1000)
     first, behind_it = batch(1, 100), batch(2, 100)
     group.gather(first)

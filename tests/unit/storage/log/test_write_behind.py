@@ -1,4 +1,4 @@
-"""When what is only in the log goes to the ledger files."""
+"""When batches that are only in the log are due for the ledger files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def machine() -> WriteBehind:
     return WriteBehind(ledger_bytes=100, bytes_max=1000, age_max=1.0)
 
 
-def test_a_ledger_is_due_by_size_by_age_or_when_all_hold_too_much() -> None:
+def test_a_ledger_is_due_by_size_age_or_total_memory() -> None:
     behind = machine()
     behind.add(batch(1, 60), 0.0)
     behind.add(batch(2, 60), 0.5)
@@ -35,7 +35,7 @@ def test_a_ledger_is_due_by_size_by_age_or_when_all_hold_too_much() -> None:
     assert behind.bytes == 0
 
 
-def test_over_the_budget_everything_goes() -> None:
+def test_over_the_budget_everything_is_due() -> None:
     behind = machine()
     for ledger in range(20):
         behind.add(batch(ledger, 60), 0.0)
@@ -46,7 +46,7 @@ def test_over_the_budget_everything_goes() -> None:
     assert not behind.is_over
 
 
-def test_failed_batches_wait_again_in_front() -> None:
+def test_failed_batches_are_queued_again_first() -> None:
     behind = machine()
     behind.add(first := batch(1, 200), 0.0)
     behind.take(0.0)
@@ -59,7 +59,7 @@ def test_failed_batches_wait_again_in_front() -> None:
     assert behind.claim(1) == ()
 
 
-def test_a_deleted_ledger_does_not_come_back() -> None:
+def test_deleted_ledger_is_not_requeued() -> None:
     behind = machine()
     behind.add(batch(1, 200), 0.0)
     behind.take(0.0)

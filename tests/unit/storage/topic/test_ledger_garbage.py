@@ -1,4 +1,4 @@
-"""Ledgers that are not needed: listed until their files are gone, and no longer."""
+"""Unneeded ledgers are listed until their files are deleted, and no longer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.models.memory_ledger_store import MemoryLedgerStore
 
 
 class SlowToDelete(MemoryLedgerStore):
-    """Deletes when it is let; remembers what it was asked for."""
+    """Deletes only when the test allows it; records what it was asked for."""
 
     def __init__(self) -> None:
         super().__init__(publish_time_of=publish_time_of)
@@ -24,13 +24,13 @@ class SlowToDelete(MemoryLedgerStore):
         await super().delete(ledger_id)
 
 
-async def test_listed_until_the_file_is_gone() -> None:
+async def test_ledger_is_listed_until_its_file_is_deleted() -> None:
     ledgers, tasks = SlowToDelete(), TaskOwner("garbage")
     garbage = LedgerGarbage([3], ledgers, tasks)
     garbage.discard([4])
     await asyncio.sleep(0)
     assert ledgers.asked == [3] and list(garbage.listed) == [3, 4]
-    garbage.add(5)  # while the others are on their way
+    garbage.add(5)  # while the other deletions are under way
     ledgers.may_go.set()
     await tasks.drain(60)
     assert ledgers.asked == [3, 4] and list(garbage.listed) == [5]
@@ -38,7 +38,7 @@ async def test_listed_until_the_file_is_gone() -> None:
     assert not garbage
 
 
-async def test_deleted_by_two_at_once_or_needed_after_all() -> None:
+async def test_concurrent_deletes_and_take_back() -> None:
     ledgers, tasks = SlowToDelete(), TaskOwner("garbage")
     garbage = LedgerGarbage([3, 4], ledgers, tasks)
     ledgers.may_go.set()

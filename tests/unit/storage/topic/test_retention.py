@@ -1,4 +1,4 @@
-"""The trimming rule as a table."""
+"""The retention rule as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graves: what is remembered of a topic that is not there, and who may make it again."""
+"""Tombstones: records of topics that do not exist, and which owner may create the topic again."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ async def world() -> TopicWorld:
     return world
 
 
-async def test_properties_are_born_with_the_topic(world: TopicWorld) -> None:
+async def test_create_writes_properties_with_the_topic(world: TopicWorld) -> None:
     topic = await world.open(create_with={"a": "1"})
     await topic.close()
     assert (await world.open(create_with={"a": "2"})).properties == {"a": "1"}
     assert await peek_topic(NAME, world.records) == TopicPresence(exists=True, properties={"a": "1"})
 
 
-async def test_a_deleted_topic_leaves_its_grave_and_nothing_else(world: TopicWorld) -> None:
+async def test_deleted_topic_leaves_only_its_tombstone(world: TopicWorld) -> None:
     topic = await world.open(create_with={"a": "1"})
     await world.fill(topic, 3)
     await topic.create_cursors({"s": EARLIEST})
@@ -40,7 +40,7 @@ async def test_a_deleted_topic_leaves_its_grave_and_nothing_else(world: TopicWor
     assert await peek_topic(NAME, world.records) == TopicPresence(exists=True, properties={"b": "2"})
 
 
-async def test_what_never_was_can_be_buried(world: TopicWorld) -> None:
+async def test_tombstone_of_a_topic_that_never_existed(world: TopicWorld) -> None:
     assert await peek_topic(NAME, world.records) == TopicPresence(exists=False)
     await write_tombstone(NAME, world.records, {"a": "1"})
     await write_tombstone(NAME, world.records, {"a": "2"})
@@ -50,7 +50,7 @@ async def test_what_never_was_can_be_buried(world: TopicWorld) -> None:
         await write_tombstone(NAME, world.records, {})
 
 
-async def test_an_earlier_holder_can_neither_bury_nor_make_it_again(world: TopicWorld) -> None:
+async def test_former_owner_can_neither_write_tombstone_nor_create(world: TopicWorld) -> None:
     await write_tombstone(NAME, world.records, {"a": "1"}, ownership_epoch=5)
     with pytest.raises(Superseded):
         await write_tombstone(NAME, world.records, {}, ownership_epoch=4)
@@ -62,7 +62,7 @@ async def test_an_earlier_holder_can_neither_bury_nor_make_it_again(world: Topic
         await world.open(ownership_epoch=5)
 
 
-async def test_the_end_is_written_with_what_is_said_about_it(world: TopicWorld) -> None:
+async def test_terminate_writes_properties_in_the_same_record(world: TopicWorld) -> None:
     topic = await world.open(create_with={"a": "1"})
     await world.fill(topic, 2)
     assert await topic.terminate(lambda: {"end": str(topic.last_position)}) == Position(1, 1)
@@ -71,7 +71,7 @@ async def test_the_end_is_written_with_what_is_said_about_it(world: TopicWorld) 
     assert (again.is_terminated, again.properties) == (True, {"a": "1", "end": "1:1"})
 
 
-async def test_cursors_made_together_cost_one_entry_and_keep_those_that_are_there(world: TopicWorld) -> None:
+async def test_create_cursors_writes_one_entry_and_keeps_existing(world: TopicWorld) -> None:
     topic = await world.open()
     await world.fill(topic, 3)
     await topic.create_cursors({"s": EARLIEST})

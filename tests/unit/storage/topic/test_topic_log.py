@@ -36,7 +36,7 @@ async def test_a_new_topic_is_empty(world: TopicWorld) -> None:
     await topic.close()
 
 
-async def test_opening_what_is_not_there(world: TopicWorld) -> None:
+async def test_opening_a_missing_topic_without_create_fails(world: TopicWorld) -> None:
     with pytest.raises(NotFound):
         await world.open(create=False)
     await (await world.open()).close()
@@ -70,8 +70,8 @@ async def test_rolls_by_size_without_losing_order(world: TopicWorld) -> None:
         topic.append(b"%d" % number, 1, receipts, number)
         if number % 7 == 0:
             await asyncio.sleep(0)
-    await world.settle(lambda: len(receipts.told) == 300)
-    assert [context for context, _ in receipts.told] == list(range(300))
+    await world.settle(lambda: len(receipts.outcomes) == 300)
+    assert [context for context, _ in receipts.outcomes] == list(range(300))
     assert receipts.positions == sorted(receipts.positions)
     assert len(topic.stats().ledgers) > 3
     assert await read_all(topic) == [b"%d" % number for number in range(300)]
@@ -121,7 +121,7 @@ async def test_uncached_entries_need_a_read(world: TopicWorld) -> None:
     await topic.close()
 
 
-async def test_a_damaged_entry_holds_no_cursor_back(world: TopicWorld) -> None:
+async def test_damaged_entry_does_not_hold_a_cursor_back(world: TopicWorld) -> None:
     topic = await world.open()
     cursor = await topic.create_cursor("s", EARLIEST, {})
     await world.fill(topic, 3)
@@ -166,15 +166,15 @@ async def test_times_and_message_counts(world: TopicWorld) -> None:
 # failures
 
 
-async def test_a_failed_append_fails_what_follows_and_the_next_goes_to_a_new_ledger(world: TopicWorld) -> None:
+async def test_failed_append_fails_later_ones_and_opens_a_new_ledger(world: TopicWorld) -> None:
     topic = await world.open(KEEP)
     await world.fill(topic, 2)
     world.ledgers.fail_groups = StorageFull("no room")
     receipts = Receipts()
     for number in (2, 3, 4):
         topic.append(b"%d" % number, 1, receipts, number)
-    await world.settle(lambda: len(receipts.told) == 3)
-    assert receipts.told == [(number, "storage-full") for number in (2, 3, 4)]
+    await world.settle(lambda: len(receipts.outcomes) == 3)
+    assert receipts.outcomes == [(number, "storage-full") for number in (2, 3, 4)]
     world.ledgers.fail_groups = None
     (again, *_) = await world.fill(topic, 3, first=2)
     assert again.ledger > 1
@@ -187,7 +187,7 @@ async def test_a_failed_append_fails_what_follows_and_the_next_goes_to_a_new_led
     await topic.close()
 
 
-async def test_refused_appends_fail_in_order_behind_what_is_in_flight() -> None:
+async def test_refused_appends_fail_after_those_in_flight() -> None:
     world = TopicWorld(auto=False)
     topic = await world.open(KEEP)
     receipts = Receipts()
@@ -196,12 +196,12 @@ async def test_refused_appends_fail_in_order_behind_what_is_in_flight() -> None:
     topic.append(b"1", 1, receipts, 1)
     world.ledgers.refusal = None
     topic.append(b"2", 1, receipts, 2)  # there is room again, but 1 failed: 2 must not overtake it
-    assert receipts.told == []
+    assert receipts.outcomes == []
     world.ledgers.commit()
-    assert receipts.told == [(0, Position(1, 0)), (1, "storage-full"), (2, "storage-full")]
+    assert receipts.outcomes == [(0, Position(1, 0)), (1, "storage-full"), (2, "storage-full")]
     topic.append(b"3", 1, receipts, 3)
     world.ledgers.commit()
-    assert receipts.told[-1] == (3, Position(1, 1)), "the ledger itself is sound"
+    assert receipts.outcomes[-1] == (3, Position(1, 1)), "the ledger itself is sound"
 
 
 async def test_many_refusals_cost_no_metadata_writes(world: TopicWorld) -> None:
@@ -212,7 +212,7 @@ async def test_many_refusals_cost_no_metadata_writes(world: TopicWorld) -> None:
     for number in range(50):
         topic.append(b"%d" % number, 1, receipts, number)
         await asyncio.sleep(0)
-    await world.settle(lambda: len(receipts.told) == 50)
+    await world.settle(lambda: len(receipts.outcomes) == 50)
     assert len(receipts.failures) == 50
     assert await world.metadata.get(KEY) == before
     world.ledgers.refusal = None
@@ -220,7 +220,7 @@ async def test_many_refusals_cost_no_metadata_writes(world: TopicWorld) -> None:
     await topic.close()
 
 
-async def test_failure_in_the_middle_of_a_switch() -> None:
+async def test_append_failure_during_a_ledger_switch() -> None:
     world = TopicWorld(auto=False)
     topic = await world.open(KEEP)
     receipts = Receipts()
@@ -245,7 +245,7 @@ async def test_failure_in_the_middle_of_a_switch() -> None:
 
 
 class Moody:
-    """The record port of a world, refusing to save while `is_down`."""
+    """A record store that refuses to save while `is_down`."""
 
     def __init__(self, world: TopicWorld) -> None:
         self.inner = world.records
@@ -258,7 +258,7 @@ class Moody:
         return await self.inner.save(key, value, version=version)
 
 
-async def test_without_metadata_a_sound_ledger_goes_on(world: TopicWorld) -> None:
+async def test_without_metadata_a_sound_ledger_is_continued(world: TopicWorld) -> None:
     moody = Moody(world)
     world.records = moody  # type: ignore[assignment]  # the same port, another class
     topic = await world.open(TopicLogSettings(ledger_bytes_max=4, retention_ms=-1, retention_bytes=-1))
@@ -274,24 +274,24 @@ async def test_without_metadata_a_sound_ledger_goes_on(world: TopicWorld) -> Non
     await topic.close()
 
 
-async def test_without_metadata_a_dead_ledger_fails_appends_until_it_is_back(world: TopicWorld) -> None:
+async def test_without_metadata_a_failed_ledger_refuses_appends(world: TopicWorld) -> None:
     moody = Moody(world)
     world.records = moody  # type: ignore[assignment]  # the same port, another class
     topic = await world.open(KEEP)
     receipts = Receipts()
     moody.is_down, world.ledgers.fail_groups = True, StorageFull("no room")
     topic.append(b"0", 1, receipts, 0)
-    await world.settle(lambda: len(receipts.told) == 1)
+    await world.settle(lambda: len(receipts.outcomes) == 1)
     world.ledgers.fail_groups = None
     topic.append(b"0", 1, receipts, 1)
-    await world.settle(lambda: len(receipts.told) == 2)
-    assert receipts.told == [(0, "storage-full"), (1, "topic-unavailable")]
+    await world.settle(lambda: len(receipts.outcomes) == 2)
+    assert receipts.outcomes == [(0, "storage-full"), (1, "topic-unavailable")]
     moody.is_down = False
     await world.fill(topic, 1)
     await topic.close()
 
 
-async def test_without_metadata_cursors_are_still_kept(world: TopicWorld) -> None:
+async def test_without_metadata_cursor_changes_are_still_written(world: TopicWorld) -> None:
     moody = Moody(world)
     world.records = moody  # type: ignore[assignment]  # the same port, another class
     topic = await world.open(TopicLogSettings(retention_ms=-1, retention_bytes=-1, state_bytes_max=64))
@@ -300,7 +300,7 @@ async def test_without_metadata_cursors_are_still_kept(world: TopicWorld) -> Non
     moody.is_down = True
     for position in positions[:150:2]:
         cursor.ack(position, 0)
-        await topic.flush_state()  # far more than asks for a fresh ledger
+        await topic.flush_state()  # far more than triggers a new ledger
     acknowledged = cursor.state.holes
     assert len(topic.stats().state_ledgers) == 1
     world.crash()
@@ -317,8 +317,8 @@ async def test_without_metadata_cursors_are_still_kept(world: TopicWorld) -> Non
     await topic.close()
 
 
-async def test_state_that_was_lost_waits_for_metadata(world: TopicWorld) -> None:
-    """Once a write of state has failed, the old ledger cannot be gone on with."""
+async def test_failed_state_write_is_repeated_when_metadata_is_back(world: TopicWorld) -> None:
+    """After a failed write of state, the old ledger cannot be continued."""
     moody = Moody(world)
     world.records = moody  # type: ignore[assignment]  # the same port, another class
     topic = await world.open(KEEP)
@@ -337,8 +337,8 @@ async def test_state_that_was_lost_waits_for_metadata(world: TopicWorld) -> None
     assert (await world.open(KEEP)).cursors["s"].mark_delete == positions[0]
 
 
-async def test_a_holder_that_was_replaced_cannot_open_it_any_more(world: TopicWorld) -> None:
-    """Opening would seal the ledger that the present holder is writing to: what it confirms later would be lost."""
+async def test_former_owner_cannot_open_the_topic(world: TopicWorld) -> None:
+    """Opening would seal the ledger that the current owner writes to, and its later confirmations would be lost."""
     holder = await world.open(KEEP, ownership_epoch=7)
     await world.fill(holder, 2)
     before = await world.metadata.get(KEY)
@@ -350,7 +350,7 @@ async def test_a_holder_that_was_replaced_cannot_open_it_any_more(world: TopicWo
     again = await world.open(KEEP, ownership_epoch=7)
     assert await read_all(again) == [b"0", b"1", b"2"]
     await again.close()
-    await (await world.open(KEEP)).close()  # alone, without a cluster: nobody else can be there
+    await (await world.open(KEEP)).close()  # without a cluster there is no other broker
     with pytest.raises(Superseded):
         await world.open(KEEP, ownership_epoch=6)
     later = await world.open(KEEP, ownership_epoch=9)
@@ -364,11 +364,11 @@ async def test_a_stale_owner_is_fenced_by_the_epoch(world: TopicWorld) -> None:
     world.ledgers, before = world.ledgers.crashed(), world.ledgers
     new = await world.open(KEEP)
     await world.fill(new, 1, first=2)
-    await old.roll()  # notices at its next metadata write
+    await old.roll()  # detected at its next metadata write
     receipts = Receipts()
     old.append(b"9", 1, receipts, 9)
-    await world.settle(lambda: len(receipts.told) == 1)
-    assert receipts.told == [(9, "fenced")]
+    await world.settle(lambda: len(receipts.outcomes) == 1)
+    assert receipts.outcomes == [(9, "fenced")]
     with pytest.raises(Fenced):
         await old.set_properties({"a": "b"})
     with pytest.raises(Fenced):
@@ -381,7 +381,7 @@ async def test_a_stale_owner_is_fenced_by_the_epoch(world: TopicWorld) -> None:
     await new.close()
 
 
-async def test_a_lost_answer_of_our_own_write_is_no_fence(world: TopicWorld) -> None:
+async def test_lost_response_of_own_write_does_not_fence(world: TopicWorld) -> None:
     topic = await world.open(KEEP)
     stored = await world.metadata.get(KEY)
     assert stored is not None
@@ -400,21 +400,21 @@ async def test_terminate_is_final(world: TopicWorld) -> None:
     assert await topic.terminate() == Position(1, 1)
     receipts = Receipts()
     topic.append(b"2", 1, receipts, 2)
-    await world.settle(lambda: len(receipts.told) == 1)
-    assert receipts.told == [(2, TopicTerminated.code)]
+    await world.settle(lambda: len(receipts.outcomes) == 1)
+    assert receipts.outcomes == [(2, TopicTerminated.code)]
     await topic.close()
     topic = await world.open()
     assert topic.is_terminated
     assert await topic.terminate() == Position(1, 1)
     topic.append(b"3", 1, receipts, 3)
-    await world.settle(lambda: len(receipts.told) == 2)
-    assert receipts.told[-1] == (3, TopicTerminated.code)
+    await world.settle(lambda: len(receipts.outcomes) == 2)
+    assert receipts.outcomes[-1] == (3, TopicTerminated.code)
     assert await read_all(topic) == [b"0", b"1"]
     assert topic.after(topic.last_position) > topic.last_position
     await topic.close()
 
 
-async def test_trim_drops_what_every_durable_cursor_has_passed(world: TopicWorld) -> None:
+async def test_trim_drops_ledgers_that_all_durable_cursors_passed(world: TopicWorld) -> None:
     topic = await world.open()
     await topic.create_cursor("slow", EARLIEST, {})
     reader = await topic.create_cursor("reader", EARLIEST, {}, durable=False)
@@ -447,7 +447,7 @@ async def test_trim_drops_what_every_durable_cursor_has_passed(world: TopicWorld
     await topic.close()
 
 
-async def test_what_is_held_for_others_than_cursors_is_not_trimmed(world: TopicWorld) -> None:
+async def test_held_positions_are_not_trimmed(world: TopicWorld) -> None:
     topic = await world.open()
     await topic.create_cursor("fast", EARLIEST, {})
     first = await world.fill(topic, 3)
@@ -476,7 +476,7 @@ async def test_a_topic_without_cursors_trims_itself_when_it_rolls(world: TopicWo
     await topic.close()
 
 
-async def test_old_ledgers_roll_when_trim_comes_by(world: TopicWorld) -> None:
+async def test_trim_rolls_an_old_ledger(world: TopicWorld) -> None:
     topic = await world.open(TopicLogSettings(ledger_age_max_ms=1000, retention_ms=-1, retention_bytes=-1))
     await world.fill(topic, 1)
     await topic.trim()
@@ -501,7 +501,7 @@ async def test_settings_change_at_run_time(world: TopicWorld) -> None:
     await topic.close()
 
 
-async def test_delete_leaves_nothing(world: TopicWorld) -> None:
+async def test_delete_removes_ledgers_and_record(world: TopicWorld) -> None:
     topic = await world.open()
     await topic.create_cursor("s", EARLIEST, {})
     await world.fill(topic, 3)
@@ -517,7 +517,7 @@ async def test_delete_leaves_nothing(world: TopicWorld) -> None:
     await topic.close()
 
 
-async def test_a_half_done_deletion_is_finished_by_the_next_open(world: TopicWorld) -> None:
+async def test_next_open_finishes_an_interrupted_deletion(world: TopicWorld) -> None:
     topic = await world.open()
     await world.fill(topic, 3)
     stored = await world.metadata.get(KEY)
@@ -555,7 +555,7 @@ async def test_cursors_survive_close_and_crash(world: TopicWorld) -> None:
     await topic.close()
 
 
-async def test_cursors_survive_owners_that_crash_before_they_write(world: TopicWorld) -> None:
+async def test_cursors_survive_owners_that_crash_before_writing(world: TopicWorld) -> None:
     topic = await world.open()
     await world.fill(topic, 3)
     cursor = await topic.create_cursor("s", EARLIEST, {})
@@ -568,7 +568,7 @@ async def test_cursors_survive_owners_that_crash_before_they_write(world: TopicW
     await topic.close()
 
 
-async def test_acks_are_written_by_a_timer_and_only_when_there_are_any(world: TopicWorld) -> None:
+async def test_acks_are_written_by_timer_only_if_there_are_any(world: TopicWorld) -> None:
     topic = await world.open()
     await world.fill(topic, 3)
     cursor = await topic.create_cursor("s", EARLIEST, {})
@@ -609,7 +609,7 @@ async def test_create_delete_and_create_again(world: TopicWorld) -> None:
     await topic.close()
 
 
-async def test_readers_are_not_written_down(world: TopicWorld) -> None:
+async def test_non_durable_cursors_are_not_stored(world: TopicWorld) -> None:
     topic = await world.open()
     await world.fill(topic, 3)
     groups = world.ledgers.groups
@@ -712,7 +712,7 @@ async def test_the_state_ledger_is_rewritten_when_it_grows(world: TopicWorld) ->
     await topic.close()
 
 
-async def test_state_that_cannot_be_written_is_kept_and_written_later(world: TopicWorld) -> None:
+async def test_unwritable_state_is_kept_and_written_later(world: TopicWorld) -> None:
     topic = await world.open()
     await world.fill(topic, 5)
     cursor = await topic.create_cursor("s", EARLIEST, {})
@@ -765,14 +765,14 @@ async def test_topic_properties(world: TopicWorld) -> None:
     await topic.close()
 
 
-async def test_a_closed_topic_says_so(world: TopicWorld) -> None:
+async def test_closed_topic_raises_on_use(world: TopicWorld) -> None:
     topic: TopicLog = await world.open()
     await topic.close()
     await topic.close()
     receipts = Receipts()
     topic.append(b"0", 1, receipts, 0)
-    await world.settle(lambda: len(receipts.told) == 1)
-    assert receipts.told == [(0, "storage")]
+    await world.settle(lambda: len(receipts.outcomes) == 1)
+    assert receipts.outcomes == [(0, "storage")]
     with pytest.raises(Error):
         await topic.create_cursor("s", EARLIEST, {})
 

@@ -108,7 +108,7 @@ def test_record_round_trip() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"format":2}', b'{"format":1}'])
-def test_a_record_that_cannot_be_read_says_so(data: bytes) -> None:
+def test_unreadable_record_raises_bad_topic_record(data: bytes) -> None:
     with pytest.raises(BadTopicRecord):
         decode_record(data)
 
