@@ -1,1 +1,22 @@
-"""The command line: thin skins, loaded one by one so that a small question gets a quick answer."""
+"""The command line `anabranch`. Commands parse options, call the SDK, the admin client or a node, and print.
+
+Each command module is imported when its command runs, so that `anabranch --help` stays fast. The package must not
+contain behaviour that a program could need; such code belongs to `client`, `admin`, `metadata`, `node` or `spark`.
+
+| module | what it is |
+|---|---|
+| `main` | the command `anabranch` and its subcommands |
+| `admin` | `anabranch admin …` |
+| `metadata` | `anabranch metadata …` |
+| `serve` | `anabranch standalone` and `anabranch broker` |
+| `traffic` | `anabranch produce`, `consume` and `bench` |
+| `spark` | `anabranch spark …` |
+| `token` | `anabranch token …` |
+| `watch` | `anabranch watch` |
+| `config` | `anabranch config …` |
+| `completion` | `anabranch completion` |
+| `output` | tables, progress and text for people |
+| `errors` | one line per failure, and the exit code |
+| `param_types` | option types: durations, sizes, lists |
+| `lazy_group` | a click group that imports its subcommands on use |
+"""

@@ -1,4 +1,4 @@
-"""How a failure is told on the command line: one clear line, never a traceback for what can be expected."""
+"""Failures on the command line: one line on standard error and an exit code. Expected failures show no traceback."""
 
 from __future__ import annotations
 

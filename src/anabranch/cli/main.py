@@ -1,4 +1,4 @@
-"""The command `anabranch`: its subcommands and how a failure is told. Imports no subcommand before it is used.
+"""The command `anabranch` and its subcommands. A subcommand is imported when it runs.
 
 `anabranch --version` is answered before even the option parser is loaded.
 """

@@ -1,4 +1,4 @@
-"""Times, sizes and lists as people type them: 90s, 10m, 3h; 100M, 2G; a,b,c; name=value. Pure."""
+"""Option types: durations (90s, 10m, 3h), sizes (100M, 2G), lists (a,b,c), pairs (name=value). Pure."""
 
 from __future__ import annotations
 

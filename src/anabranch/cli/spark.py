@@ -1,4 +1,4 @@
-"""`anabranch spark`: pipeline jobs from the command line. Reads options, prints; the jobs are in `anabranch.spark`."""
+"""`anabranch spark`: parses options of pipeline jobs and prints results. The jobs are in `anabranch.spark`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXIT_UNSOUND = 1
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What every job is told: where the brokers and Spark are, and how to answer."""
+    """Options of every job: addresses of brokers and Spark, and the output format."""
 
     service_url: str
     token: str | None = field(repr=False)
@@ -48,12 +48,12 @@ class _Job:
 
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
-    def told(
+    def wrapped(
         *, service_url: str, token: str | None, master: str | None, verbose: bool, as_json: bool, **given: Any
     ) -> Any:
         return command(job=_Job(service_url, token, master, verbose, as_json), **given)
 
-    made: Callable[..., Any] = told
+    made: Callable[..., Any] = wrapped
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
         click.option("--verbose", is_flag=True, help="Show what Spark itself has to say."),

@@ -1,4 +1,4 @@
-"""`anabranch watch`: a scalable topic live in the terminal. Knows the terminal and how often to look."""
+"""`anabranch watch`: a scalable topic, live in the terminal."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ _CLEAR = "\x1b[H\x1b[J"
 
 
 class Screen:
-    """A picture that is painted over where somebody watches; only what is new elsewhere."""
+    """A drawing that is updated in place on a terminal; elsewhere only changes are printed."""
 
     def __init__(self, topic: str, *, is_terminal: bool, as_json: bool) -> None:
         self._topic = topic
         self._is_terminal = is_terminal
         self._as_json = as_json
         self._before: dict[str, Any] | None = None
-        self._story: deque[str] = deque(maxlen=STORY_LINES)
+        self._history: deque[str] = deque(maxlen=STORY_LINES)
 
     def look(self, figures: dict[str, Any]) -> None:
-        told = changes(self._before, figures)
+        lines = changes(self._before, figures)
         first, self._before = self._before is None, figures
         if self._as_json:
             click.echo(json.dumps(figures, ensure_ascii=False))
         elif self._is_terminal:
-            self._story += told
-            story = "\n".join(f"· {line}" for line in self._story)
+            self._history += lines
+            story = "\n".join(f"· {line}" for line in self._history)
             click.echo(f"{_CLEAR}{self._topic}\n{stats_view(figures)}\n\n{story}")
         else:
-            click.echo(stats_view(figures) if first else "\n".join(told), nl=first or bool(told))
+            click.echo(stats_view(figures) if first else "\n".join(lines), nl=first or bool(lines))
 
 
 async def follow(admin: AdminClient, path: str, screen: Screen, clock: Clock, every_s: float, looks: int) -> None:

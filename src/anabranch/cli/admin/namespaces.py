@@ -123,7 +123,12 @@ NAMESPACES = (
         options=(
             option("-s", "--sub", "subscription", metavar="NAME", help="Only this subscription."),
             _bundle(),
-            option("-f", "--force", is_flag=True, help="Do not ask. (Accepted for pulsar-admin's sake; nobody asks.)"),
+            option(
+                "-f",
+                "--force",
+                is_flag=True,
+                help="No effect; accepted as pulsar-admin has it.",
+            ),
         ),
         run=_clear_backlog,
         done="cleared the backlog of {namespace}",

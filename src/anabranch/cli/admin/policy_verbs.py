@@ -1,4 +1,4 @@
-"""A policy of a namespace as verbs: get-, set- and remove-, under pulsar-admin's names. Knows no policy by name."""
+"""The get-, set- and remove- verbs of a namespace policy, under pulsar-admin's names."""
 
 from __future__ import annotations
 

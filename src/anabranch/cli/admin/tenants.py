@@ -120,7 +120,7 @@ CLUSTERS = (
     ),
     Verb(
         name="delete",
-        help="Forget a cluster that nobody uses.",
+        help="Delete an unused cluster.",
         method="DELETE",
         path=_CLUSTER,
         done="deleted cluster {cluster}",

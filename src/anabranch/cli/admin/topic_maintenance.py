@@ -1,4 +1,4 @@
-"""Verbs that look after a topic: properties, upkeep, single messages. As data."""
+"""Verbs of topic maintenance, as data: properties, compaction, termination, single messages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""`anabranch admin topics|subscriptions`: their verbs, as data. What concerns a subscription is under both nouns:
-pulsar-admin has it under `topics`."""
+"""`anabranch admin topics` and `subscriptions`: their verbs, as data. Subscription verbs are under both nouns, because
+pulsar-admin has them under `topics`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A verb of `anabranch admin` as data, and how it becomes a command. Knows click and the shape of a REST call; which
-verbs there are is said in the `nouns_*` modules.
+"""A verb of `anabranch admin` as data, and the click command made from it. The other modules of this package list the
+verbs.
 
 Names in a verb's path are filled from arguments (topic, namespace, tenant, cluster, broker_id) or from the options of
 that name.

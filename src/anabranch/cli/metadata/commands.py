@@ -1,4 +1,4 @@
-"""`anabranch metadata`: look into a metadata store, change it, carry it elsewhere. Verbs load when they are used."""
+"""`anabranch metadata`: the group of verbs. A verb is imported when it runs."""
 
 from __future__ import annotations
 

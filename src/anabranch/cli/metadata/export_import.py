@@ -50,7 +50,7 @@ def writing(output: Path | None) -> Iterator[IO[str]]:
             yield pipe
             pipe.flush()
         finally:
-            with suppress(BrokenPipeError):  # flushing told it already
+            with suppress(BrokenPipeError):  # the flush above reported it
                 pipe.close()
         return
     fresh = output.with_name(f"{output.name}.part")
@@ -140,7 +140,7 @@ def import_(url: str, file: str, merge: bool, preserve: bool, deadline: float, a
       anabranch metadata import sqlite:///./copy some.jsonl --merge
 
     The whole file is checked before anything is written. With --preserve every record keeps its version and times, and
-    later versions are higher than all of them, so whoever remembers a version can go on using it. Without it records
+    later versions are higher than all of them, so versions that clients remember stay valid. Without it records
     are new: version and times of now. An import that was interrupted goes on with --merge; with --preserve, delete
     (`rm URL / -r`) and begin again. Use no broker on the target meanwhile.
     """

@@ -1,4 +1,4 @@
-"""Keys as a tree for people, and what is known of each in columns. Pure."""
+"""Keys of a metadata store as a tree, with their facts in columns. Pure."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def _columns(facts: Facts | None) -> Sequence[Any]:
 def objects_of(top: KeyNode) -> Iterator[dict[str, Any]]:
     """For programs: every key, parents first."""
     for twig in (top, *(twig for _, twig in _branches(top))):
-        told: dict[str, Any] = {"key": twig.key, "has_value": twig.facts is not None}
+        fields: dict[str, Any] = {"key": twig.key, "has_value": twig.facts is not None}
         if twig.facts is not None:
-            told |= asdict(twig.facts)
-        yield told | {"has_keys_below": bool(twig.below) or twig.has_more}
+            fields |= asdict(twig.facts)
+        yield fields | {"has_keys_below": bool(twig.below) or twig.has_more}
 
 
 def facts_line(facts: Facts) -> str:
@@ -126,11 +126,11 @@ def value_text(value: bytes) -> str:
     except UnicodeDecodeError:
         return _hexadecimal(value)
     try:
-        told = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError):
         shown = "".join(one if one.isprintable() or one in "\n\t" else plain(one) for one in text)
         return shown.removesuffix("\n")
-    return json.dumps(told, ensure_ascii=False, indent=2) if isinstance(told, dict | list) else text.strip()
+    return json.dumps(fields, ensure_ascii=False, indent=2) if isinstance(fields, dict | list) else text.strip()
 
 
 def _hexadecimal(value: bytes) -> str:

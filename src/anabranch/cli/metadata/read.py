@@ -141,8 +141,8 @@ def get(url: str, key: str, raw: bool, long: bool, deadline: float, as_json: boo
     if as_json:
         from anabranch.metadata.archive import value_fields
 
-        told = {"key": key, **value_fields(found.value), **asdict(facts_of(found))}
-        click.echo(json.dumps(told, ensure_ascii=False, indent=2))
+        fields = {"key": key, **value_fields(found.value), **asdict(facts_of(found))}
+        click.echo(json.dumps(fields, ensure_ascii=False, indent=2))
         return 0
     if long:
         note(facts_line(facts_of(found)))
@@ -177,8 +177,8 @@ def watch(url: str, key: str, count: int, seconds: float | None, deadline: float
     def tell(change: Change) -> None:
         now = clock.now_ms()
         if as_json:
-            told = {"time_ms": now, "kind": change.kind.value, "key": change.key}
-            click.echo(json.dumps(told, ensure_ascii=False))
+            fields = {"time_ms": now, "kind": change.kind.value, "key": change.key}
+            click.echo(json.dumps(fields, ensure_ascii=False))
         elif change.kind.value == "invalidated":
             click.echo(f"{moment(now)}  INVALIDATED  {plain(change.key)}  ({MISSED})")
         else:

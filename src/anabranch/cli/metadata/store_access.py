@@ -1,7 +1,7 @@
-"""What the verbs of `anabranch metadata` share: how a store is reached, and how its failures are told in one line.
+"""Opens a metadata store for the verbs of `anabranch metadata` and reports its failures in one line.
 
-The metadata floor is loaded when a verb runs, so that asking for help costs nothing. What is printed never has a URL's
-user or password in it.
+The package `metadata` is imported when a verb runs, so that `--help` stays fast. Output never contains the user or
+password of a URL.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Work = Callable[["MetadataStore"], Awaitable[T]]
 HINTS = {
     "metadata-unavailable": "is a store running at {url}? --deadline gives it longer",
     "metadata-outcome-unknown": "it may have been written: look before you repeat it",
-    "metadata-full": "make room in the store; reading and `rm` still work",
+    "metadata-full": "free space in the store; reading and `rm` still work",
     "not-found": "`anabranch metadata ls {url} -r` shows what is there",
-    "version-mismatch": "somebody wrote first: look again, then decide",
+    "version-mismatch": "the key changed since you read it: read it again, then retry",
     "bad-key": "such as /topics/a; / alone is the whole tree",
     "value-too-large": "metadata is for small records",
     "target-not-empty": "--merge writes over what is there; an empty prefix or chroot keeps things apart",

@@ -68,7 +68,7 @@ def put(url: str, key: str, value: str | None, file: str | None, expect: str, de
       anabranch metadata get etcd://localhost:2379/mine /a --raw | sed s/old/new/ |
         anabranch metadata put etcd://localhost:2379/mine /a --expect 17
 
-    With a version (from `get --json` or `ls --long`) nobody's change is written over unseen.
+    With a version (from `get --json` or `ls --long`) no concurrent change is overwritten.
     """
     expected, given = expected_of(expect), value_of(value, file)
     require_ours(key)
@@ -99,7 +99,7 @@ def rm(url: str, key: str, recursive: bool, yes: bool, expect: str | None, deadl
       anabranch metadata rm etcd://localhost:2379/mine /old -r
       anabranch metadata rm etcd://localhost:2379/mine / -r --yes
 
-    Without -r keys below KEY stay. Only what was shown is deleted: a key that somebody writes meanwhile stays. With -r
+    Without -r keys below KEY stay. Only the listed keys are deleted; a key written meanwhile stays. With -r
     that is not checked, and what others add meanwhile may stay.
     """
     require_ours(key)
@@ -126,7 +126,7 @@ def _remove_one(url: str, key: str, deadline: float, expect: str | None, *, yes:
 
     found, below = with_store(url, deadline, look)
     if found is None and below:
-        raise StoreFailed(f"{plain(key)} has no value of its own, only keys below it", "not-found", "-r deletes those")
+        raise StoreFailed(f"{plain(key)} has no value, only keys below it", "not-found", "-r deletes those")
     if found is not None and not yes:
         stay = f"; what is below it ({several(len(below), 'name')}) stays" if below else ""
         confirm(f"Delete {plain(key)} ({facts_line(facts_of(found))}{stay})?")
@@ -185,7 +185,7 @@ def confirm(question: str) -> None:
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        agreed = False  # nobody was there to answer
+        agreed = False  # no terminal to answer on
     if not sys.stdin.isatty():
         note("")  # a pipe does not end the question's line
     if not agreed:

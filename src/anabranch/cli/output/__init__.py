@@ -1,1 +1,12 @@
-"""Text for people."""
+"""Text for people. Everything but `progress` and `stderr_capture` is pure.
+
+| module | what it is |
+|---|---|
+| `tables` | tables, lists and pairs |
+| `scalable_topic` | a scalable topic as tables and as a drawing of its segments |
+| `layout_changes` | splits and merges between two layouts |
+| `topic_changes` | differences between two stats answers of a scalable topic |
+| `peeked_message` | a stored entry as messages |
+| `progress` | a progress line on the terminal |
+| `stderr_capture` | redirects standard error of child processes to a file |
+"""

@@ -1,4 +1,4 @@
-"""Splits and merges between two looks at the layout of a topic, as values and in words. Pure."""
+"""Splits and merges between two layouts of a topic, as values and as text. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line of progress on the terminal while something takes its time; none where nobody watches."""
+"""A progress line on the terminal during long work. Without a terminal nothing is printed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def with_progress(work: Awaitable[T], line: Callable[[], str], clock: Clock) -> T:
-    """The work's result; a line on the terminal once a second meanwhile, and none where nobody watches."""
+    """The work's result; on a terminal, one progress line per second until then."""
     if not sys.stderr.isatty():
         return await work
     watcher = asyncio.get_running_loop().create_task(_watch(line, clock))

@@ -1,4 +1,4 @@
-"""A scalable topic for people: its segments on the ring, as tables and as one picture. Pure text."""
+"""A scalable topic as text: its segments on the hash ring, tables, one drawing. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _by_ring(segments: Mapping[str, Values]) -> list[tuple[int, Values]]:
 
 
 def bar(segments: Iterable[tuple[int, Values]], width: int = WIDTH) -> list[str]:
-    """Active segments on the ring, in its order: a line of boxes, and their ids where these have room.
+    """Active segments on the ring, in its order: a line of boxes, with ids in those wide enough.
 
     ├───────┼───┼───┤
     │ 1     │ 4 │ 5 │
@@ -119,7 +119,7 @@ def position_rows(subscription: Values) -> list[tuple[Any, ...]]:
 
 
 def rate(segment: Values, way: str, of: str, window: str = "10") -> float:
-    """Per second over the last ten (or `60`) seconds; 0 where nobody counted."""
+    """Per second over the last ten (or `60`) seconds; 0 without a sample."""
     rates = segment.get("rates") or {}
     return float(((rates.get(way) or {}).get(of) or {}).get(window, 0.0))
 

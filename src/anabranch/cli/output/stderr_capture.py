@@ -1,6 +1,6 @@
-"""Keeps what other programs say out of the way: what Spark's processes write to standard error goes to a file, what we
-say goes where it went. When the work fails, the file stays and is named; when it went well or was interrupted, it is
-gone."""
+"""Redirects standard error of this process and its children (Spark's JVM) to a file, while our own messages still
+reach the terminal. The file is kept and named when the work fails, and deleted otherwise.
+"""
 
 from __future__ import annotations
 

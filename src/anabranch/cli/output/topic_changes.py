@@ -1,4 +1,4 @@
-"""What happened to a scalable topic between two looks at its figures, in words. Pure."""
+"""Differences between two stats answers of a scalable topic, as lines of text. Pure."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ def changes(before: Values | None, now: Values) -> list[str]:
         return []
     if before.get("incarnation") != now.get("incarnation"):
         return [f"deleted and created again: {now['activeSegments']} segments"]
-    told = []
+    lines = []
     for key, segment in sorted(now["segments"].items(), key=lambda one: int(one[0])):
         if key not in before["segments"] and segment["state"] == "ACTIVE":
             parents = segment.get("parentIds") or []
-            told.append(f"segment {key} begins{_after(parents, now)}")
-    told += [
+            lines.append(f"segment {key} begins{_after(parents, now)}")
+    lines += [
         f"segment {key} is gone (collected)"
         for key in sorted(before["segments"], key=int)
         if key not in now["segments"]
     ]
     running, was = now.get("operation"), before.get("operation")
     if running and (not was or (was["id"], was["phase"]) != (running["id"], running["phase"])):
-        told.append(operation_line(running))
+        lines.append(operation_line(running))
     old, new = before.get("subscriptions") or {}, now.get("subscriptions") or {}
     for name in sorted({*old, *new}):
         count = (new.get(name) or {}).get("consumerCount", 0)
         if name not in new:
-            told.append(f"subscription {name} is gone")
+            lines.append(f"subscription {name} is gone")
         elif name not in old:
-            told.append(f"subscription {name} is there")
+            lines.append(f"subscription {name} is there")
         elif (old[name] or {}).get("consumerCount", 0) != count:
-            told.append(f"subscription {name} has {count} consumers")
-    return told
+            lines.append(f"subscription {name} has {count} consumers")
+    return lines
 
 
 def _after(parents: list[int], now: Values) -> str:

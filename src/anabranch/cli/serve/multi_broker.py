@@ -1,4 +1,4 @@
-"""`standalone --brokers N`: the commands of the broker processes, and what is said when all of them are ready."""
+"""`standalone --brokers N`: the commands of the broker processes, and the text printed when all are ready."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def serve_many(
         broker_command(arguments(settings, number, config, assignments, flags)) for number in range(1, brokers + 1)
     ]
 
-    def greet() -> None:
+    def print_banner() -> None:
         print(
             Greeting(
                 version=__version__,
@@ -52,13 +52,13 @@ def serve_many(
             flush=True,
         )
 
-    return asyncio.run(Supervisor(commands, clock, greet).run())
+    return asyncio.run(Supervisor(commands, clock, print_banner).run())
 
 
 def arguments(
     settings: NodeSettings, number: int, config: Path | None, assignments: tuple[str, ...], flags: Mapping[str, Any]
 ) -> list[str]:
-    """Of one broker: what the user gave, ports of its own, and the shared ones as its fronts."""
+    """The command of one broker: the user's options, its private ports, and the shared ports."""
     given = [
         *(part for name in PASSED_ON if flags.get(name) is not None for part in _flag(name, flags[name])),
         *(() if config is None else ("--config", str(config))),

@@ -1,4 +1,4 @@
-"""What a broker says when it is ready: where it listens, where its data is, and how to connect. Text only."""
+"""The text that a broker prints when it is ready: addresses, data directory, how to connect. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`anabranch standalone`: flags into settings, then hand over to `anabranch.node`.
+"""`anabranch standalone`: turns flags into settings and starts a node.
 
-Knows the names of the settings that have a flag of their own (`FLAGS`); every other one is reached with --set.
+`FLAGS` lists the settings that have a flag; --set reaches every other one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def common_options(command: Any) -> Any:
             click.option("--port", type=int, metavar="N", help="Port for clients (default: 6650; 0 = any free one)."),
             click.option("--http-port", type=int, metavar="N", help="Port for HTTP (default: 8080; 0 = any free one)."),
             click.option(
-                "--advertised-host", metavar="HOST", help="Host that clients are told to use (default: --host)."
+                "--advertised-host", metavar="HOST", help="Host name that brokers give to clients (default: --host)."
             ),
             click.option("--sync", metavar="MODE", help="group, linger:Nms or none (default: group)."),
             click.option(
@@ -112,14 +112,14 @@ METADATA_HELP = (
     default=1,
     show_default=True,
     metavar="N",
-    help="So many broker processes over one data directory; those that die are started again.",
+    help="Number of broker processes over one data directory; a process that dies is started again.",
 )
 @common_options
 def standalone(config: Path | None, assignments: tuple[str, ...], brokers: int, **flags: Any) -> int:
     """Run one broker with everything it needs in this process, or several as one cluster.
 
     Clients connect to pulsar://localhost:6650; HTTP (lookup, admin, metrics) is on port 8080. With --brokers N any
-    living broker answers on these two ports, and each has two of its own besides.
+    running broker answers on these two ports, and each broker has two private ports.
     """
     settings, began = loaded(config, flag_layer(flags, assignments))
     if brokers == 1:
@@ -151,7 +151,7 @@ def serve(settings: NodeSettings, began: float) -> int:
 
     supervised = is_supervised()
 
-    def greet(node: Node) -> None:
+    def print_banner(node: Node) -> None:
         if supervised:
             say_ready()  # the supervisor speaks for all
             return
@@ -169,7 +169,7 @@ def serve(settings: NodeSettings, began: float) -> int:
         )
 
     try:
-        return run_standalone(settings, greet, is_supervised=supervised)
+        return run_standalone(settings, print_banner, is_supervised=supervised)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise

@@ -173,7 +173,7 @@ def bench(
     try:
         access = access_of(click.get_current_context())
         run(lambda: work.run(access))
-    except ExceptionGroup as group:  # of the consumer's task: one failure, told like any other
+    except ExceptionGroup as group:  # of the consumer's task: reported like any other failure
         raise group.exceptions[0] from group
     figures = work.figures()
     click.echo(json.dumps(figures) if reach["as_json"] else shown(figures))

@@ -1,4 +1,4 @@
-"""What `produce`, `consume` and `bench` share: how to reach a broker, the SDK's client, hints for its errors."""
+"""Options shared by `produce`, `consume` and `bench`: the broker's address, the SDK client, hints for its errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anabranch.model.errors import Error
 
 DEFAULT_URL = "pulsar://localhost:6650"
 ENV_URL = "ANABRANCH_SERVICE_URL"
-PATIENCE_SECONDS = 10.0  # for a broker that does not answer: somebody sits and waits
+ANSWER_SECONDS = 10.0  # deadline for a broker that does not answer: a person is waiting
 _NOBODY = "is the broker running? Its address is given with --url or ANABRANCH_SERVICE_URL"
 _HINTS = {
     "timeout": _NOBODY,
@@ -26,7 +26,7 @@ _HINTS = {
     "authentication": "give a token with --token or ANABRANCH_TOKEN",
     "authorization": "the role of this token lacks the right",
     "topic-not-found": "create it with `anabranch admin topics create`",
-    "consumer-busy": "somebody else has this subscription; try --type shared",
+    "consumer-busy": "another consumer holds this subscription; try --type shared",
     "producer-fenced": "another producer has the topic for itself",
     "topic-terminated": "the topic has ended; nothing can be added to it",
 }
@@ -52,7 +52,7 @@ class Access:
 
     def connect(self) -> AsyncResource[Client]:
         tls = None if self.trust_file is None else Tls(trust_file=self.trust_file)
-        return anabranch.connect(self.url, token=self.token, tls=tls, operation_timeout=PATIENCE_SECONDS)
+        return anabranch.connect(self.url, token=self.token, tls=tls, operation_timeout=ANSWER_SECONDS)
 
 
 def wire_options(command: click.Command) -> click.Command:

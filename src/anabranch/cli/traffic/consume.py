@@ -186,7 +186,7 @@ def consume(
       anabranch consume my-topic -s workers --type queue --json | jq .payload
       anabranch consume my-topic --type checkpoint --from earliest --checkpoint here --timeout 2s
 
-    Splits and merges of a scalable topic are told on standard error when they happen.
+    Splits and merges of a scalable topic are reported on standard error.
     With --count and --timeout together, fewer messages than asked for are a failure (exit code 1).
     """
     kind = KINDS[kind]

@@ -1,4 +1,4 @@
-"""How long things took: counts in buckets of two per cent, so that any number of values costs the same. Pure."""
+"""Latencies in buckets of two per cent: memory does not grow with the number of values. Pure."""
 
 from __future__ import annotations
 

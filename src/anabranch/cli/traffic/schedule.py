@@ -1,7 +1,7 @@
-"""Messages on a timetable: which are due, what is in them. Pure: the time is handed in.
+"""Messages on a schedule: which are due, and their payloads. Pure; time is an argument.
 
-Open loop: message i is due at i / rate whether or not earlier ones were answered, and its latency counts from then, so
-a broker that stalls cannot hide it by slowing the load down.
+The load is open loop. Message i is due at i / rate, whether or not earlier messages were answered, and its latency
+counts from then. A broker that stalls cannot hide the stall by slowing the load down.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Schedule:
 
 
 def stamped(due: float, size: int) -> bytes:
-    """A payload of `size` bytes that knows when it was due (when there is room)."""
+    """A payload of `size` bytes that starts with its due time, if it is long enough."""
     return _STAMP.pack(due).ljust(size, b".")[:size] if size >= STAMP_BYTES else b"." * size
 
 

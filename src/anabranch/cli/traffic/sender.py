@@ -1,5 +1,4 @@
-"""Messages on their way out, counted: how many are in flight, stored, and how long that took. Knows the SDK's producer
-and a clock; no terminals, no timetables."""
+"""Sends messages through the SDK's producer and counts them: in flight, stored, latency."""
 
 from __future__ import annotations
 
