@@ -8,10 +8,18 @@ from typing import Any
 
 import click
 
-from anabranch.cli.token import seconds_of
-
+_DURATION = re.compile(r"(\d{1,9})\s*([smhdwy]?)", re.IGNORECASE)
+_DURATION_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)i?b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def seconds_of(text: str) -> int:
+    """`90s`, `30m`, `12h`, `7d`, `4w`, `1y`; a bare number is seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not a time like 30m, 12h, 7d or 1y")
+    return int(found[1]) * _DURATION_UNITS[found[2].lower()]
 
 
 def bytes_of(text: str) -> int:
@@ -19,7 +27,7 @@ def bytes_of(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise click.BadParameter(f"{text!r} is not a size like 512, 10k, 100M or 2G")
-    return int(found[1]) * _UNITS[found[2].lower()]
+    return int(found[1]) * _SIZE_UNITS[found[2].lower()]
 
 
 class Time(click.ParamType[int]):

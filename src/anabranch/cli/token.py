@@ -6,26 +6,16 @@ The work is done in `anabranch.node.token_commands`, which is loaded when a comm
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
 import click
 
+from anabranch.cli.param_types import seconds_of
 from anabranch.runtime.clock import SystemClock
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
-_DURATION = re.compile(r"(\d{1,9})\s*([smhdwy]?)", re.IGNORECASE)
 SECRET_ALGORITHMS = ("HS256", "HS384", "HS512")
 PAIR_ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
-
-
-def seconds_of(text: str) -> int:
-    """`90s`, `30m`, `12h`, `7d`, `4w`, `1y`; a bare number is seconds."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise click.BadParameter(f"{text!r} is not a time like 30m, 12h, 7d or 1y")
-    return int(found[1]) * _UNITS[found[2].lower()]
 
 
 def pairs_of(texts: tuple[str, ...], option: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Every verb of `anabranch admin` against a real broker, and how its failures are told."""
+"""Every verb of `anabranch admin` against a real broker, and how its failures are reported."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_clusters_and_brokers(shell: Shell) -> None:
     assert {here, "256", "serving", "yes"} <= set(row.split())
     assert "no other broker" in shell("brokers", "drain", here, exits=1)
     assert "takes its share" in shell("brokers", "resume", here)
-    assert "nobody:1" in shell("brokers", "drain", "nobody:1", exits=1)
+    assert "missing:1" in shell("brokers", "drain", "missing:1", exits=1)
     assert isinstance(shell.json("brokers", "namespaces", "standalone", "--url", here), dict)
     assert isinstance(shell.json("brokers", "topics"), dict)
     assert "broker.sweep_seconds" in shell("brokers", "get-runtime-config")
@@ -212,7 +212,7 @@ def test_scalable_topics(shell: Shell) -> None:
     assert "no consumers" in shell("scalable-topics", "get-subscription", name, "-s", "audit/ü")
     shell("scalable-topics", "seek", name, "-s", "audit/ü", "-t", "1h")
     shell("scalable-topics", "clear-backlog", name, "-s", "audit/ü")
-    assert "nobody" in shell("scalable-topics", "seek", name, "-s", "nobody", "-t", "1h", exits=1)
+    assert "missing" in shell("scalable-topics", "seek", name, "-s", "missing", "-t", "1h", exits=1)
     shell("scalable-topics", "delete-subscription", name, "-s", "audit/ü")
     shell("scalable-topics", "delete", name)
     assert shell("scalable-topics", "list", NS) == "(none)\n"
@@ -332,7 +332,7 @@ def test_cursors(shell: Shell, broker: Broker, noun: str) -> None:
     assert [(m["key"], m["payload"]) for m in peeked] == [("k", "zero"), ("k", "zero!"), ("k", "one")]
     assert len(shell.json(noun, "peek-messages", topic, *one, "-n", "99")) == 6
     assert "zero!" in shell(noun, "peek-messages", topic, *one, "-n", "2")
-    shell(noun, "peek-messages", topic, "-s", "nobody", exits=1)
+    shell(noun, "peek-messages", topic, "-s", "missing", exits=1)
     shell(noun, "skip", topic, *one, "-n", "1")
     assert backlog() == 2
     place = peeked[2]["id"].rsplit(":", 1)[0]
@@ -354,7 +354,7 @@ def test_cursors(shell: Shell, broker: Broker, noun: str) -> None:
     assert shell.json(noun, "get-subscription-properties", topic, *one) == {"a": "b"}
 
 
-def test_looking_after_a_topic(shell: Shell, broker: Broker) -> None:
+def test_topic_maintenance(shell: Shell, broker: Broker) -> None:
     topic = "acme/orders/care"
     shell("topics", "create", topic, "-m", "a=1")
     shell("topics", "create-subscription", topic, "-s", "s")
@@ -405,7 +405,7 @@ def test_schemas(shell: Shell, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("noun", "arguments", "words"),
     [
-        ("tenants", ["get", "nobody"], "Tenant does not exist"),
+        ("tenants", ["get", "missing"], "Tenant does not exist"),
         ("topics", ["stats", "acme/orders/none"], "none"),
         ("topics", ["create", "a/b"], "neither a short topic name"),
         ("namespaces", ["policies", "acme"], "is not a namespace like"),
@@ -437,7 +437,7 @@ def test_wrong_usage_never_reaches_the_broker(shell: Shell, noun: str, arguments
     assert "Error: " in shell(noun, *arguments, exits=2)
 
 
-def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_server_there(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -446,7 +446,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert url in text and "is the broker running?" in text and text.count("\n") == 1
 
 
-def test_where_the_broker_is_may_stand_anywhere(
+def test_admin_url_may_stand_anywhere(
     broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = broker.http_url

@@ -1,4 +1,4 @@
-"""`anabranch metadata` as people use it: every verb, on every store that can be reached from a process of its own."""
+"""`anabranch metadata` as people use it: every verb, on every store that another process can reach."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.support.traffic.stock_client import new_client
 
 REACHABLE = ("sqlite", "zk", "etcd", "oxia")
 PROGRAM = [sys.executable, "-m", "anabranch", "metadata"]
-Told = tuple[int, str, str]
-Say = Callable[..., Told]
+Result = tuple[int, str, str]
+Say = Callable[..., Result]
 
 
 class Input(io.TextIOWrapper):
@@ -43,9 +43,9 @@ class Input(io.TextIOWrapper):
 
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Say:
-    """Run one verb in this process: its exit code, what it printed, what it told people beside that."""
+    """Run one verb in this process: its exit code, its standard output, its standard error."""
 
-    def run(*words: str, given: bytes = b"") -> Told:
+    def run(*words: str, given: bytes = b"") -> Result:
         monkeypatch.setattr(sys, "stdin", Input(given))
         capsys.readouterr()
         code = main(["metadata", *words])
@@ -70,16 +70,16 @@ def process(*words: str, given: str | None = None) -> subprocess.CompletedProces
     return subprocess.run([*PROGRAM, *words], input=given, capture_output=True, text=True, timeout=60)
 
 
-def one_line(told: Told, code: int = 1) -> str:
-    assert told[0] == code, told
-    (line,) = told[2].strip().splitlines()
+def one_line(result: Result, code: int = 1) -> str:
+    assert result[0] == code, result
+    (line,) = result[2].strip().splitlines()
     assert line.startswith("anabranch: ")
     return line
 
 
-def as_json(told: Told) -> Any:
-    assert told[0] == 0, told
-    return json.loads(told[1])
+def as_json(result: Result) -> Any:
+    assert result[0] == 0, result
+    return json.loads(result[1])
 
 
 class TestEveryStore:
@@ -87,7 +87,7 @@ class TestEveryStore:
         first = as_json(say("put", url, "/a/b", '{"x": 1}', "--expect", "absent", "--json"))
         assert first["key"] == "/a/b" and first["bytes"] == 8
         refused = one_line(say("put", url, "/a/b", "y", "--expect", "absent"))
-        assert "expected absent, found version" in refused and "somebody wrote first" in refused
+        assert "expected absent, found version" in refused and "the key changed since you read it" in refused
         second = as_json(say("put", url, "/a/b", "z", "--expect", str(first["version"]), "--json"))
         assert second["version"] != first["version"]
         one_line(say("put", url, "/a/b", "late", "--expect", str(first["version"])))
@@ -120,8 +120,8 @@ class TestEveryStore:
 
 
 @pytest.mark.xdist_group("zk")
-def test_watch_tells_and_explains_a_gap() -> None:
-    """A cut connection: nobody knows what was missed."""
+def test_watch_reports_a_gap() -> None:
+    """A cut connection: missed changes are unknown."""
     server = services.shared("zk").nodes[0]
     with ProxyThread() as between:
         url = f"zk://127.0.0.1:{between.add(server.port)}/gap-{uuid.uuid4().hex}"
@@ -230,7 +230,7 @@ class TestLooking:
         assert [one["has_value"] for one in found] == [False, True, False, False, True, True, True]
         assert found[5]["bytes"] == 2 and found[2]["has_keys_below"] and not found[6]["has_keys_below"]
 
-    def test_what_the_store_keeps_for_itself_is_only_shown(self, filled: str, say: Say) -> None:
+    def test_reserved_keys_are_read_only(self, filled: str, say: Say) -> None:
         assert ".meta" not in say("ls", filled, "-r")[1]
         for verb in (("put", filled, "/.meta/x", "1"), ("rm", filled, "/.meta", "-r", "--yes")):
             assert "belong to the store itself" in one_line(say(*verb))
@@ -266,9 +266,9 @@ class TestDeleting:
         say("put", here, "/a", "1")
         say("put", here, "/a/b", "2")
         for answer in (b"", b"n\n", b"\n"):
-            told = say("rm", here, "/a", given=answer)
-            assert told[0] == 1 and told[2].splitlines()[-1].startswith("anabranch: nothing was deleted")
-            assert "(version " in told[2] and "1 name" in told[2]
+            result = say("rm", here, "/a", given=answer)
+            assert result[0] == 1 and result[2].splitlines()[-1].startswith("anabranch: nothing was deleted")
+            assert "(version " in result[2] and "1 name" in result[2]
         assert say("get", here, "/a")[0] == 0
         assert say("rm", here, "/a", given=b"y\n")[0] == 0
         assert say("get", here, "/a")[0] == 1
@@ -286,15 +286,15 @@ class TestDeleting:
                 question += one
             say("put", here, "/a", "changed while it asked")
             _, complaints = remover.communicate("y\n", timeout=60)
-        assert remover.returncode == 1 and "somebody wrote first" in complaints
+        assert remover.returncode == 1 and "the key changed since you read it" in complaints
         assert say("get", here, "/a")[1] == "changed while it asked\n"
 
     def test_trees_are_counted_first(self, here: str, say: Say) -> None:
         for number in range(5):
             say("put", here, f"/a/{number}", "12")
         say("put", here, "/b", "")
-        told = say("rm", here, "/a", "-r", given=b"n\n")
-        assert told[0] == 1 and "5 keys at and below /a (10 bytes). Delete them?" in told[2]
+        result = say("rm", here, "/a", "-r", given=b"n\n")
+        assert result[0] == 1 and "5 keys at and below /a (10 bytes). Delete them?" in result[2]
         assert as_json(say("rm", here, "/a", "-r", "--yes", "--json")) == {"key": "/a", "deleted": 5}
         assert say("ls", here)[1].splitlines() == ["/", "└─ b"]
         assert "nothing at or below /a" in one_line(say("rm", here, "/a", "-r", "-y"))
@@ -322,8 +322,8 @@ class TestCarrying:
     def test_a_damaged_file_changes_nothing(self, here: str, say: Say, tmp_path: Path) -> None:
         file = tmp_path / "bad"
         file.write_text('{"anabranch": "metadata", "format": 1, "below": "/"}\n{"key": "/a", "value": ""}\n')
-        told = one_line(say("import", here, str(file)))
-        assert "cut short" in told and "nothing was written" in told
+        result = one_line(say("import", here, str(file)))
+        assert "cut short" in result and "nothing was written" in result
         file.write_bytes(b"\xff\n")
         assert "not UTF-8" in one_line(say("import", here, str(file)))
         assert "No such file" in one_line(say("import", here, str(tmp_path / "none")))
@@ -334,7 +334,7 @@ class TestCarrying:
         assert "bad-key" not in one_line(say("export", here, "a", "-o", str(tmp_path / "file")))
         assert [path.name for path in tmp_path.iterdir()] == ["here"]
 
-    def test_progress_for_who_watches(self, here: str, tmp_path: Path) -> None:
+    def test_progress_on_a_terminal(self, here: str, tmp_path: Path) -> None:
         """On a terminal a line of progress is wiped away before the summary; elsewhere there is none."""
         assert process("put", here, "/a", "x").returncode == 0
         terminal, side = pty.openpty()
@@ -362,7 +362,7 @@ def interruptible(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 class TestFailures:
-    def test_looking_makes_no_store(self, here: str, say: Say, tmp_path: Path) -> None:
+    def test_reading_creates_no_store(self, here: str, say: Say, tmp_path: Path) -> None:
         for verb in (("ls", here), ("get", here, "/a"), ("watch", here), ("export", here), ("rm", here, "/a", "-y")):
             assert "metadata.db is not there" in one_line(say(*verb))
         assert list(tmp_path.iterdir()) == []
@@ -377,16 +377,16 @@ class TestFailures:
     @pytest.mark.parametrize("written", ["me:geheim@127.0.0.1:1/x", "me:geheim/geheim@127.0.0.1:1/x", "geheim@h"])
     def test_passwords_are_never_printed(self, kind: str, written: str, say: Say) -> None:
         for verb in (("ls",), ("put", "/a", "v"), ("export",)):
-            told = one_line(say(verb[0], f"{kind}://{written}", *verb[1:]))
-            assert "geheim" not in told
+            result = one_line(say(verb[0], f"{kind}://{written}", *verb[1:]))
+            assert "geheim" not in result
 
     @pytest.mark.parametrize("kind", ["zk", "etcd", "oxia"])
-    def test_nobody_there(self, kind: str, say: Say) -> None:
-        told = one_line(say("ls", f"{kind}://127.0.0.1:1/x", "--deadline", "0.5"))
-        assert f"is a store running at {kind}://127.0.0.1:1/x? --deadline" in told
+    def test_no_server_there(self, kind: str, say: Say) -> None:
+        result = one_line(say("ls", f"{kind}://127.0.0.1:1/x", "--deadline", "0.5"))
+        assert f"is a store running at {kind}://127.0.0.1:1/x? --deadline" in result
 
     @pytest.mark.parametrize("kind", ["zk", "etcd", "oxia"])
-    def test_somebody_who_never_answers(self, kind: str, say: Say) -> None:
+    def test_server_that_never_answers(self, kind: str, say: Say) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"{kind}://127.0.0.1:{silent.getsockname()[1]}/x"
             for verb in (("ls", url), ("put", url, "/a", "v"), ("watch", url)):
@@ -432,12 +432,12 @@ class TestFailures:
 
     def test_too_few_changes(self, here: str, say: Say) -> None:
         say("put", here, "/a", "v")
-        told = say("watch", here, "--count", "1", "--seconds", "0.05")
-        assert told[0] == 1 and "0 of 1 changes" in told[2]
+        result = say("watch", here, "--count", "1", "--seconds", "0.05")
+        assert result[0] == 1 and "0 of 1 changes" in result[2]
         assert say("watch", here, "--seconds", "0.05")[0] == 0
 
 
-def test_every_verb_teaches(say: Say) -> None:
+def test_every_verb_has_help(say: Say) -> None:
     code, out, _ = say("--help")
     assert code == 0
     for verb in ("ls", "get", "put", "rm", "watch", "export", "import"):

@@ -121,7 +121,7 @@ def test_unknown_metadata_store(tmp_path: Path) -> None:
     assert "no metadata store for 'mysql://h/db'; this release has memory: and sqlite:///DIR" in line
 
 
-def test_every_complaint_about_settings_at_once(tmp_path: Path) -> None:
+def test_all_settings_errors_are_reported_at_once(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text('[storage]\nsync = "sometimes"\n[network]\nprot = 1\n')
     done = run(
@@ -141,7 +141,7 @@ def test_every_complaint_about_settings_at_once(tmp_path: Path) -> None:
     assert "did you mean network.port?" in done.stderr
 
 
-def test_an_address_beyond_loopback_needs_a_word(tmp_path: Path) -> None:
+def test_address_beyond_loopback_needs_a_setting(tmp_path: Path) -> None:
     done = run("standalone", "--data", str(tmp_path), "--host", "0.0.0.0", "--port", "0", "--http-port", "0")
     assert done.returncode == 2
     assert "network.insecure" in done.stderr and "http.insecure" in done.stderr

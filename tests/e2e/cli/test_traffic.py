@@ -91,7 +91,7 @@ def test_lines_of_a_file_and_of_standard_input(
     assert objects(again)[-1]["payload_base64"] == "/wA="
 
 
-def test_what_was_printed_is_acknowledged_and_no_more(run: Run, topic: str) -> None:
+def test_only_printed_messages_are_acknowledged(run: Run, topic: str) -> None:
     """Also inside a batch: all ten messages are one entry."""
     run("produce", topic, *(part for i in range(10) for part in ("-m", f"m{i}")))
     seen = []
@@ -163,23 +163,23 @@ def test_consume_reads_what_the_stock_client_wrote(run: Run, topic: str, stock: 
 def test_failures_are_one_line_with_a_hint(
     run: Run, topic: str, stock: pulsar.Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def told(text: str, *words: str) -> None:
+    def check_error(text: str, *words: str) -> None:
         assert text.startswith("anabranch: ") and text.count("\n") == 1
         assert all(word in text for word in words), text
 
-    told(run("consume", topic, "-s", "s", "-n", "1", "--timeout", "1s", exits=1), "0 of 1 messages")
-    told(run("produce", "no/such/topic", "-m", "x", exits=1))
-    told(run("produce", "a/b", "-m", "x", exits=1), "neither a short topic name")
+    check_error(run("consume", topic, "-s", "s", "-n", "1", "--timeout", "1s", exits=1), "0 of 1 messages")
+    check_error(run("produce", "no/such/topic", "-m", "x", exits=1))
+    check_error(run("produce", "a/b", "-m", "x", exits=1), "neither a short topic name")
     other = stock.subscribe(topic, "mine")
-    told(run("consume", topic, "-s", "mine", exits=1), "--type shared")
+    check_error(run("consume", topic, "-s", "mine", exits=1), "--type shared")
     other.close()
-    told(run("produce", topic, "--count", "1", "--size", "6M", exits=1), "that the broker takes")
+    check_error(run("produce", topic, "--count", "1", "--size", "6M", exits=1), "that the broker takes")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         assert main(["produce", topic, "-m", "x", "--url", f"pulsar://127.0.0.1:{taken.getsockname()[1]}"]) == 1
-    told(capsys.readouterr().err, "is the broker running?")
+    check_error(capsys.readouterr().err, "is the broker running?")
     assert main(["consume", topic, "-s", "s", "--url", "http://localhost:8080"]) == 1
-    told(capsys.readouterr().err, "pulsar://localhost:6650")
+    check_error(capsys.readouterr().err, "pulsar://localhost:6650")
 
 
 def test_wrong_usage(run: Run, topic: str) -> None:

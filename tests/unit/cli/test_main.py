@@ -64,7 +64,7 @@ def test_quick_questions_load_little() -> None:
 @pytest.mark.parametrize(
     "arguments", [["nonsense"], ["standalone", "--nonsense"], ["standalone", "--port", "x"], ["config", "nonsense"]]
 )
-def test_wrong_usage_is_told_with_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert "Error:" in captured.err and "Traceback" not in captured.err
@@ -85,7 +85,7 @@ def test_without_anything_the_data_directory_has_a_default() -> None:
     assert root.storage.dir == Path(DEFAULT_DATA)
 
 
-def test_a_set_without_value_is_a_complaint() -> None:
+def test_set_without_value_is_reported() -> None:
     with pytest.raises(SettingsError, match=r"--set storage\.sync: is not like"):
         load(Root, settings_layers(Root, None, {}, flag_layer({}, ("storage.sync",))))
 
@@ -108,7 +108,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
         report_error(KeyError("a bug"))
 
 
-def test_greeting_tells_where_and_how() -> None:
+def test_ready_banner_shows_addresses_and_usage() -> None:
     text = str(Greeting("1.0", "pulsar://127.0.0.1:6650", "http://127.0.0.1:8080", Path("/d"), "group", 0.5))
     assert "pulsar://127.0.0.1:6650" in text and "http://127.0.0.1:8080" in text and "/d" in text
     assert "pulsar.Client('pulsar://127.0.0.1:6650')" in text

@@ -1,4 +1,4 @@
-"""What every job of `anabranch spark` is told, from its flags. No Spark is started."""
+"""Options that every job of `anabranch spark` gets from its flags. No Spark is started."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_without_flags() -> None:
     assert asked().options == {}
 
 
-def test_flags_and_the_secret_among_them() -> None:
+def test_flags_with_a_secret() -> None:
     job = asked("--service-url", "pulsar://b:1", "--token", "secret", "--master", "local[2]", "--verbose", "--json")
     assert job == _Job("pulsar://b:1", "secret", "local[2]", verbose=True, as_json=True)
     assert job.options == {"client.token": "secret"}

@@ -69,7 +69,7 @@ def test_pair_create_validate(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ["validate", "x", "--stdin", "--secret-key", "none"],
     ],
 )
-def test_mistakes_are_told_and_not_traced(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_mistakes_are_reported_without_traceback(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     code, said, complaint = run(capsys, *arguments)
     assert code in (1, 2) and said == "" and complaint
     assert "Traceback" not in complaint

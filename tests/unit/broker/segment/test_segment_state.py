@@ -49,7 +49,7 @@ def test_lower_mandates_are_refused_and_equal_ones_are_not() -> None:
     assert state.fencing_token == FencingToken(3, 0)
 
 
-def test_another_life() -> None:
+def test_new_incarnation_is_reported() -> None:
     with pytest.raises(OtherIncarnation):
         fresh().check_incarnation(SegmentRef(NAME, 4, 0))
 

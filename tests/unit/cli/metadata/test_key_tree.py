@@ -39,7 +39,7 @@ def test_columns() -> None:
     assert facts_line(record(b"xyz", ephemeral=True)) == "version 7, 3 bytes, 2023-11-14T22:13:20Z, ephemeral"
 
 
-def test_times_nobody_knows() -> None:
+def test_unknown_times_are_blank() -> None:
     assert moment(0) == "-"
     assert moment(10**18) == f"{10**18} ms"
 

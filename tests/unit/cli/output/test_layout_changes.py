@@ -10,7 +10,7 @@ from tests.support.models.layout_histories import split as split_of
 ONE = Layout.initial(1, now_ms=0)
 
 
-def test_a_split_and_a_merge_are_told_once() -> None:
+def test_split_and_merge_are_reported_once() -> None:
     split = split_of(ONE, 0)
     merged = merge(split, 1, 2)
     assert changes({"t": ONE}, {"t": split}) == [Change("t", (0,), (1, 2))]
@@ -19,7 +19,7 @@ def test_a_split_and_a_merge_are_told_once() -> None:
     assert changes({"t": split}, {"t": split}) == changes({}, {"t": split}) == []
 
 
-def test_what_is_said() -> None:
+def test_change_texts() -> None:
     split, merge, added = Change("t", (0,), (1, 2)), Change("t", (1, 2), (3,)), Change("t", (), (4,))
     assert str(split) == "-- t: split of segment 0 into 1, 2"
     assert str(merge) == "-- t: merge of segment 1 and 2 into 3"

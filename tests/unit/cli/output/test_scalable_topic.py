@@ -45,7 +45,7 @@ class TestBar:
         assert bar([]) == []
 
 
-def test_layout_says_who_came_from_whom() -> None:
+def test_layout_shows_parents_and_children() -> None:
     text = layout_table({"epoch": 1, "segments": HALVES, "properties": {"team": "a"}})
     assert text.startswith("epoch 1, 2 active of 3 segments\n")
     rows = [line.split() for line in text.splitlines()[4:]]
@@ -73,7 +73,7 @@ def test_a_subscription_and_its_consumers() -> None:
     assert subscription_view({"type": "QUEUE", "sessions": []}).endswith("no consumers")
 
 
-def test_positions_by_segment_and_what_is_drained_only_where_one_is_asked_for() -> None:
+def test_positions_by_segment_are_shown_for_one_subscription() -> None:
     segments = {
         "0": {"position": "3:8", "backlog": 0, "drained": True, "consumer": None, "consumers": 0},
         "10": {"position": "7:1", "backlog": 2, "drained": False, "consumer": "a", "consumers": 1},
@@ -88,7 +88,7 @@ def test_positions_by_segment_and_what_is_drained_only_where_one_is_asked_for() 
 
 
 class TestStory:
-    def test_the_first_look_tells_nothing(self) -> None:
+    def test_first_stats_report_no_change(self) -> None:
         assert changes(None, figures(HALVES)) == []
 
     def test_a_split_with_its_reason(self) -> None:
@@ -103,13 +103,13 @@ class TestStory:
         now = figures({**{key: HALVES[key] for key in "12"}, "3": segment(0, 0xFFFF, parentIds=[1, 2])})
         assert changes(figures(HALVES), now) == ["segment 3 begins (merge of 1 and 2)", "segment 0 is gone (collected)"]
 
-    def test_phases_are_told_once(self) -> None:
+    def test_phases_are_reported_once(self) -> None:
         running = {"id": "x", "kind": "MERGE", "parents": [1, 2], "children": [3], "phase": "CREATE"}
         now = figures(HALVES, operation=running)
         assert changes(figures(HALVES), now) == [operation_line(running)] == ["merge of 1, 2 into 3: CREATE"]
         assert changes(now, now) == []
 
-    def test_another_life(self) -> None:
+    def test_new_incarnation_is_reported(self) -> None:
         now = figures({"0": segment(0, 0xFFFF)}, incarnation=8)
         assert changes(figures(HALVES), now) == ["deleted and created again: 1 segments"]
 
