@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.cli.main import main
-from anabranch.cli.token import seconds_of
+from anabranch.cli.param_types import seconds_of
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
