@@ -5,14 +5,17 @@
 
 `anabranch.admin.blocking.connect` has the same names without await.
 
-| module                                             | knows                                                  |
-|----------------------------------------------------|--------------------------------------------------------|
-| `admin`                                            | `connect`; requests for asyncio, redirects, deadlines   |
-| `tenants` `namespaces` `topics` `subscriptions` `schemas` `brokers` `scalable` | the calls, in groups       |
-| `group` `paths`                                    | what a call is made of; paths                          |
-| `http`                                             | sockets and h11                                        |
-| `client`                                           | blocking requests, for the command line and the blocking face |
-| `blocking`                                         | the groups without await; written by a script          |
+| module | what it is |
+|---|---|
+| `admin` | `connect`; requests for asyncio, redirects, deadlines |
+| `tenants` `namespaces` `topics` `subscriptions` `schemas` `brokers` `scalable` | the calls, in groups |
+| `group` | base of the groups: one request, one answer of the expected type |
+| `paths` | paths of the REST API |
+| `http` | pool of asyncio connections |
+| `redirect` | where a redirect leads, and whether credentials may go there |
+| `client` | blocking requests, for the command line and `blocking` |
+| `errors` | why a call failed, with a hint |
+| `blocking/` | the groups without await, generated |
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ __all__ = ["Admin", "AdminClient", "AdminError", "Answer", "Refused", "Unreachab
 
 
 def __getattr__(name: str) -> Any:
-    """`anabranch.admin.blocking` without an import of its own; loaded when it is first used."""
+    """Imports `anabranch.admin.blocking` when it is first used."""
     if name != "blocking":
         raise AttributeError(f"module 'anabranch.admin' has no attribute {name!r}")
     import importlib

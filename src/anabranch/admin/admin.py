@@ -1,4 +1,4 @@
-"""`anabranch.admin.connect(url)`: all admin calls, for asyncio. Knows requests and redirects; groups know paths."""
+"""`anabranch.admin.connect(url)`: all admin calls, for asyncio. Makes the requests and follows redirects."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Admin:
         await self._connections.close()
 
     async def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Answer:
-        """Any request, for what has no method of its own. `path` is encoded already; bytes go as they are, anything
-        else but None as JSON. Raises AdminError."""
+        """Any request, for paths without a method. `path` is encoded. Bytes are sent unchanged, anything else but None
+        as JSON. Raises AdminError."""
         target, data, headers = request_of(self._origin, method, path, body, query, self._credentials)
         at = self._origin.place
         try:
@@ -74,7 +74,7 @@ class Admin:
                     location = answer.headers.get("location", "")
                     at, target = redirected(at, location, has_secret="Authorization" in headers)
                 else:
-                    raise Unreachable(f"{self.url}: brokers send us round in circles")
+                    raise Unreachable(f"{self.url}: too many redirects")
         except TimeoutError as error:
             raise Unreachable(f"no answer from {at}: timed out") from error
         if answer.status >= 300:
@@ -92,7 +92,8 @@ def connect(
 ) -> Admin:
     """`async with anabranch.admin.connect("http://localhost:8080") as admin`.
 
-    `token` is a text, a file (as a Path) or a function; `auth` another way to sign in (`anabranch.Basic`). Of a cluster
-    any broker may be named: it sends us on to the one that serves a topic. `timeout` is for each call, in seconds.
+    `token` is a string, a file (as a Path) or a function; `auth` another authentication method (`anabranch.Basic`).
+    `url` may be any broker of a cluster: it redirects to the one that serves a topic. `timeout` is per call, in
+    seconds.
     """
     return Admin(url, credentials=auth or token_credentials(token), tls=tls_context(tls), timeout_s=timeout)

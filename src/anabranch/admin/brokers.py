@@ -1,4 +1,4 @@
-"""Brokers: who there is, how they are, what they are set to. Knows their paths."""
+"""Brokers: list, health, drain, configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.admin.paths import brokers_url
 
 class Brokers(Group):
     async def list(self, cluster: str | None = None) -> Names:
-        """`host:port` of each; of this cluster unless another one is named."""
+        """`host:port` of each, of this cluster or of the one given."""
         return await self._names("GET", brokers_url() if cluster is None else brokers_url(cluster))
 
     async def details(self, cluster: str) -> Objects:
@@ -25,11 +25,11 @@ class Brokers(Group):
         return await self._object("GET", brokers_url(cluster, broker, "ownedNamespaces"))
 
     async def drain(self, cluster: str, broker: str) -> Any:
-        """Gives all its topics to the others."""
+        """Moves all its topics to the other brokers."""
         return await self._value("POST", brokers_url(cluster, broker, "drain"))
 
     async def undrain(self, cluster: str, broker: str) -> Any:
-        """Lets it take its share again."""
+        """Topics may move to it again."""
         return await self._value("DELETE", brokers_url(cluster, broker, "drain"))
 
     async def health(self) -> str:
@@ -47,11 +47,11 @@ class Brokers(Group):
         return await self._text("GET", "/status.html")
 
     async def configuration(self, which: str = "runtime") -> Any:
-        """ "runtime": every setting, secrets left out; "values": those that were changed while it runs."""
+        """ "runtime": every setting without secrets; "values": those that were changed at run time."""
         return await self._value("GET", brokers_url("configuration", which))
 
     async def dynamic_settings(self) -> Names:
-        """Settings that can change while it runs."""
+        """Settings that can change at run time."""
         return await self._names("GET", brokers_url("configuration"))
 
     async def set_dynamic(self, setting: str, value: str) -> None:
@@ -68,7 +68,7 @@ class Brokers(Group):
         await self._done("GET", brokers_url("backlogQuotaCheck"))
 
     async def topic_stats(self) -> Any:
-        """Figures of all loaded topics."""
+        """Stats of all loaded topics."""
         return await self._value("GET", "/admin/v2/broker-stats/topics")
 
     async def metrics(self) -> str:
@@ -76,5 +76,5 @@ class Brokers(Group):
         return await self._text("GET", "/metrics")
 
     async def openapi(self) -> dict[str, Any]:
-        """What can be asked at all."""
+        """The OpenAPI document."""
         return await self._object("GET", "/openapi.json")

@@ -1,4 +1,7 @@
-"""A blocking client of the admin REST on the standard library. Knows HTTP and JSON; knows no verbs and no terminals.
+"""Blocking client of the admin REST API, on `http.client`.
+
+It does not share `runtime.http_client`, which needs an event loop: this client is used by threads and by short CLI
+processes that have none.
 
 with AdminClient("http://localhost:8080") as admin:
     admin.put("/admin/v2/tenants/acme", {"adminRoles": [], "allowedClusters": ["standalone"]})
@@ -40,7 +43,7 @@ class Answer:
 
     @property
     def value(self) -> Any:
-        """The body as JSON; None when it is empty; the text itself where a bare string is sent as JSON."""
+        """The body as JSON; None if it is empty; the text itself if a bare string was sent as JSON."""
         if not self.body.strip():
             return None
         try:
@@ -51,7 +54,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The broker that is asked first: where it is, and what comes before every path."""
+    """The broker that gets the first request, and the prefix of every path."""
 
     place: Place
     prefix: str
@@ -79,7 +82,7 @@ def request_of(
     query: Mapping[str, Any] | None,
     credentials: Credentials | None,
 ) -> tuple[str, bytes | None, dict[str, str]]:
-    """Target, data and headers of a request. Bytes go as they are, anything else but None as JSON."""
+    """Target, data and headers of a request. Bytes are sent unchanged, anything else but None as JSON."""
     target = origin.prefix + path
     if asked := {name: _spelled(value) for name, value in (query or {}).items() if value is not None}:
         target += "?" + urlencode(asked, doseq=True)
@@ -110,8 +113,8 @@ class AdminClient:
         tls: ssl.SSLContext | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """`token`: sent as a bearer token. `trust_file`: certificates to trust besides the machine's own (https); with
-        `tls` that context counts instead."""
+        """`token`: sent as a bearer token. `trust_file`: certificates to trust in addition to the system's (https);
+        ignored if `tls` is given."""
         self._origin = Origin.parse(url)
         self._credentials = auth or token_credentials(token)
         self._timeout = timeout_seconds
@@ -150,7 +153,7 @@ class AdminClient:
         return self.call("DELETE", path, query=query).value
 
     def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Answer:
-        """`path` is encoded already. Bytes go as they are, anything else but None as JSON. Raises AdminError."""
+        """`path` is encoded. Bytes are sent unchanged, anything else but None as JSON. Raises AdminError."""
         target, data, headers = request_of(self._origin, method, path, body, query, self._credentials)
         answer = self._follow(method, target, data, headers)
         if answer.status >= 300:
@@ -158,18 +161,17 @@ class AdminClient:
         return answer
 
     def _follow(self, method: str, target: str, data: bytes | None, headers: Mapping[str, str]) -> Answer:
-        """Of a cluster any broker may be asked; it names the one that serves the topic, who gets the same request."""
+        """Follows redirects to the broker that serves the topic."""
         at = self._origin.place
         for _ in range(REDIRECTS_MAX):
             answer = self._exchange(at, method, target, data, headers)
             if answer.status not in (307, 308):
                 return answer
             at, target = redirected(at, answer.headers.get("location", ""), has_secret="Authorization" in headers)
-        raise Unreachable(f"{self.url}: brokers send us round in circles")
+        raise Unreachable(f"{self.url}: too many redirects")
 
     def _connection(self, at: Place) -> http.client.HTTPConnection:
-        """Kept open, one for each broker; one that the broker has closed meanwhile is dialled anew by its next
-        request."""
+        """One connection per broker, kept open. If the broker has closed it, the next request reconnects."""
         if at not in self._open:
             if at.scheme == "https":
                 tls = self._tls = self._tls or ssl.create_default_context()
@@ -177,7 +179,7 @@ class AdminClient:
             else:
                 self._open[at] = http.client.HTTPConnection(at.host, at.port, timeout=self._timeout)
         found = self._open[at]
-        if found.sock is not None and _has_ended(found.sock):
+        if found.sock is not None and _is_closed_by_peer(found.sock):
             found.close()
         return found
 
@@ -197,8 +199,8 @@ class AdminClient:
             raise Unreachable(f"no answer from {url}: {_words(error)}") from error
 
 
-def _has_ended(idle: socket.socket) -> bool:
-    """Between two requests there is nothing to read but the end."""
+def _is_closed_by_peer(idle: socket.socket) -> bool:
+    """Between two requests the socket is readable only when the broker has closed it."""
     poll = select.poll()
     poll.register(idle, select.POLLIN)
     return bool(poll.poll(0))
@@ -217,7 +219,7 @@ def refusal(answer: Answer) -> AdminError:
 
 
 def _spelled(value: Any) -> str | list[str]:
-    """As a query has it; a list is given item by item."""
+    """As a query parameter; a list becomes several parameters."""
     if isinstance(value, list):
         return [str(one) for one in value]
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""What can go wrong between an administrator and a broker, each with a hint for people. Knows statuses, no sockets."""
+"""Errors of the admin client. Each has a hint for the user."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ HINTS = {
 
 
 class AdminError(Error):
-    """Root of what `AdminClient` raises. `hint` says what to do about it; empty when there is nothing to say."""
+    """Root of what `AdminClient` raises. `hint` says what to do, or is empty."""
 
     code = "admin"
     hint: str = ""
 
 
 class BadUrl(AdminError):
-    """Not like http://localhost:8080."""
+    """Not an URL like http://localhost:8080."""
 
     code = "bad-request"
     hint = "an admin URL is like http://localhost:8080"
 
 
 class BadCall(AdminError):
-    """Something that no broker could do."""
+    """The arguments cannot be sent."""
 
     code = "bad-request"
 
 
 class CannotSignIn(AdminError):
-    """The token could not be had just now."""
+    """The token is not available now."""
 
     code = "credentials"
     retryable = True
 
 
 class StrangeAnswer(AdminError):
-    """The broker answered with something else than this call is answered with."""
+    """The answer has another type than the call expects."""
 
     code = "strange-answer"
     hint = "is it an admin URL of a broker?"
 
 
 class Unreachable(AdminError):
-    """Nobody answered, or the answer was cut off."""
+    """No answer, or an incomplete one."""
 
     code = "unreachable"
     retryable = True
@@ -58,14 +58,14 @@ class Unreachable(AdminError):
 
 
 class StrangePlace(AdminError):
-    """A broker sends us to a place where our credentials should not go."""
+    """The redirect leads to a host that must not get the credentials."""
 
     code = "redirect-refused"
     hint = "if that broker is yours, give its address with --admin-url"
 
 
 class Refused(AdminError):
-    """The broker answered, and the answer is no."""
+    """The broker answered with an error."""
 
     def __init__(self, status: int, reason: str, code: str) -> None:
         super().__init__(reason)

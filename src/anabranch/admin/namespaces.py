@@ -1,4 +1,4 @@
-"""Namespaces: they, their policies, their bundles, and who may do what in them. Knows their paths.
+"""Namespaces: their policies, bundles and permissions.
 
 A policy has the name that REST gives it (`paths.POLICIES`); its value is what REST takes and gives.
 """
@@ -77,7 +77,7 @@ class Namespaces(Group):
         await self._done("PUT", namespace_url(namespace, "property", key, value))
 
     async def remove_property(self, namespace: str, key: str) -> str:
-        """Answers what it was."""
+        """Returns the removed value."""
         return await self._text("DELETE", namespace_url(namespace, "property", key))
 
     # -- bundles
@@ -89,7 +89,7 @@ class Namespaces(Group):
         await self._done("PUT", namespace_url(namespace, bundle, "split"), query={"unload": unload})
 
     async def unload(self, namespace: str, *, bundle: str | None = None, destination: str | None = None) -> None:
-        """Closes its topics, or those of one bundle; clients come back, perhaps to the broker `destination`."""
+        """Closes its topics, or those of one bundle; clients reconnect, to the broker `destination` if given."""
         query = {"destinationBroker": destination}
         await self._done("PUT", bundle_url(namespace, bundle, "unload"), query=query)
 

@@ -1,4 +1,4 @@
-"""Paths of the admin REST, and the policies that namespaces have. Pure; every part is encoded here and nowhere else."""
+"""Paths of the admin REST, and the policies of namespaces. Names are encoded only here."""
 
 from __future__ import annotations
 

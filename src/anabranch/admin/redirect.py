@@ -1,7 +1,7 @@
-"""Where a broker sends us on to, and whether our credentials may go there. Pure.
+"""Where a redirect leads, and whether credentials may go there.
 
-A broker of a cluster answers 307 with the address of the one that serves the topic. A token goes along only to hosts of
-the same family, and never from TLS to plain text: an answer that somebody has tampered with gets nobody's token.
+A broker of a cluster answers 307 with the address of the one that serves the topic. A token is sent only to hosts of
+the same family and never from TLS to plain text, so a forged redirect cannot obtain it.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def default_port(scheme: str) -> int:
 
 
 def redirected(at: Place, location: str, *, has_secret: bool) -> tuple[Place, str]:
-    """The next place and what to ask for there; raises StrangePlace."""
+    """The next place and the target there; raises StrangePlace."""
     parts = urlsplit(location)
     try:
         port = parts.port
     except ValueError:
         port = 0
     if parts.scheme not in _PORTS or not parts.hostname or port == 0:
-        raise StrangePlace(f"{at} sends us to {location!r}, which is no address")
+        raise StrangePlace(f"{at} redirects to {location!r}, which is not an address")
     there = Place(parts.scheme, parts.hostname, port or default_port(parts.scheme))
     if at.scheme == "https" and there.scheme != "https":
-        raise StrangePlace(f"{at} sends us to {there}, which is not encrypted")
+        raise StrangePlace(f"{at} redirects to {there}, which is not encrypted")
     if has_secret and not is_family(at.host, there.host):
-        raise StrangePlace(f"{at} sends us to {there}: the token does not go along to a host of another family")
+        raise StrangePlace(f"{at} redirects to {there}: the token is not sent to a host of another family")
     return there, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 

@@ -1,4 +1,4 @@
-"""Scalable topics (PIP-460, 468, 475, 483): layout, split, merge, subscriptions, auto-scaling. Knows their paths."""
+"""Scalable topics (PIP-460, 468, 475, 483): layout, split, merge, subscriptions, auto-scaling."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ScalableTopics(Group):
         await self._done("PUT", scalable_url(topic), dict(properties or {}), {"numInitialSegments": segments})
 
     async def delete(self, topic: str, *, force: bool = False) -> None:
-        """With all segments and subscriptions. `force`: also while somebody is attached."""
+        """With all segments and subscriptions. `force`: also while clients are attached."""
         await self._done("DELETE", scalable_url(topic), query={"force": force})
 
     async def metadata(self, topic: str) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Segments(Group):
         return await self._number("GET", segment_url(topic, descriptor, "subscription", subscription, "backlog"))
 
     async def create(self, topic: str, descriptor: str) -> None:
-        """Brokers' own; others are refused."""
+        """Refused: only the topic's controller does it."""
         await self._done("PUT", segment_url(topic, descriptor))
 
     async def terminate(self, topic: str, descriptor: str) -> None:

@@ -1,4 +1,4 @@
-"""Schemas of topics: their versions, and whether another one would fit. Knows their paths."""
+"""Schemas of topics: versions and compatibility."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Schemas(Group):
         return await self._object("GET", schema_url(topic, "metadata"))
 
     async def upload(self, topic: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Adds it, or finds the version that it has."""
+        """Returns its version; adds it if it is new."""
         return await self._object("POST", schema_url(topic, "schema"), dict(schema))
 
     async def compatible(self, topic: str, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Subscriptions of regular topics: where they stand, and moving them. Knows their paths."""
+"""Subscriptions of regular topics: create, delete, seek, skip, expire, peek."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenants and clusters. Knows their paths."""
+"""Tenants and clusters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.admin.paths import cluster_url, tenant_body, tenant_url
 
 
 class Tenants(Group):
-    """Who owns namespaces."""
+    """Owners of namespaces."""
 
     async def list(self) -> Names:
         return await self._names("GET", "/admin/v2/tenants")
@@ -21,7 +21,7 @@ class Tenants(Group):
     async def create(
         self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
     ) -> None:
-        """`allowed_clusters`: where its namespaces may live; brokers want at least one."""
+        """`allowed_clusters`: clusters of its namespaces; at least one."""
         await self._done("PUT", tenant_url(tenant), tenant_body(admin_roles, allowed_clusters))
 
     async def update(
@@ -36,7 +36,7 @@ class Tenants(Group):
 
 
 class Clusters(Group):
-    """Where brokers are."""
+    """Names and addresses of clusters."""
 
     async def list(self) -> Names:
         return await self._names("GET", "/admin/v2/clusters")

@@ -1,4 +1,4 @@
-"""Regular topics, partitioned or not: they, their figures, their care. Knows their paths."""
+"""Regular topics, partitioned or not: create, delete, stats, maintenance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Topics(Group):
         return await self._names("GET", topics_url(domain, namespace, "partitioned"))
 
     async def create(self, topic: str, *, partitions: int = 0, properties: Mapping[str, str] | None = None) -> None:
-        """`partitions=0`: one that has none, and can have none later."""
+        """`partitions=0`: a topic without partitions, which cannot get any later."""
         if partitions:
             wish = {"partitions": partitions, "properties": dict(properties)} if properties else partitions
             await self._done("PUT", topic_url(topic, "partitions"), wish)
@@ -28,7 +28,7 @@ class Topics(Group):
             await self._done("PUT", topic_url(topic), dict(properties) if properties else None)
 
     async def delete(self, topic: str, *, force: bool = False, partitioned: bool = False) -> None:
-        """`force`: also while somebody is connected. `partitioned`: the topic with all its partitions."""
+        """`force`: also while clients are connected. `partitioned`: the topic with all its partitions."""
         path = topic_url(topic, "partitions") if partitioned else topic_url(topic)
         await self._done("DELETE", path, query={"force": force})
 
@@ -45,13 +45,13 @@ class Topics(Group):
         await self._done("POST", topic_url(topic, "createMissedPartitions"))
 
     async def terminate(self, topic: str) -> Any:
-        """No message after the last one, whose id is answered."""
+        """Accepts no more messages; returns the id of the last one."""
         return await self._value("POST", topic_url(topic, "terminate"))
 
     async def terminate_partitions(self, topic: str) -> Any:
         return await self._value("POST", topic_url(topic, "terminate", "partitions"))
 
-    # -- figures
+    # -- stats and messages
 
     async def stats(self, topic: str, *, precise_backlog: bool = False) -> dict[str, Any]:
         return await self._object("GET", topic_url(topic, "stats"), query={"getPreciseBacklog": precise_backlog})
@@ -92,17 +92,17 @@ class Topics(Group):
         query = {"initialPosition": start, "messagePosition": number}
         return (await self._exchange.call("GET", topic_url(topic, "examinemessage"), query=query)).body
 
-    # -- care
+    # -- maintenance
 
     async def compact(self, topic: str) -> None:
-        """Begins it; `compaction` tells how it goes."""
+        """Starts it; `compaction` has its status."""
         await self._done("PUT", topic_url(topic, "compaction"))
 
     async def compaction(self, topic: str) -> dict[str, Any]:
         return await self._object("GET", topic_url(topic, "compaction"))
 
     async def unload(self, topic: str) -> None:
-        """Closes it; its clients come back."""
+        """Closes it; its clients reconnect."""
         await self._done("PUT", topic_url(topic, "unload"))
 
     async def trim(self, topic: str) -> None:
@@ -130,7 +130,7 @@ class Topics(Group):
         """Policies of single topics, by the name and method of REST; brokers that have none answer 405."""
         return await self._value(method, topic_url(topic, name), value)
 
-    # -- where it is, and what goes in
+    # -- lookup and publishing
 
     async def lookup(self, topic: str, *, authoritative: bool = False) -> dict[str, Any]:
         """The broker that serves it."""

@@ -1,4 +1,4 @@
-"""The cluster's secret: made once by whoever is first, then read by everybody who can read the metadata store."""
+"""The cluster's secret, in the metadata store. The first broker creates it; every broker reads it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ SECRET_KEY = "/cluster/secret"
 
 
 class BadSecret(Error):
-    """The record under /cluster/secret is not one. Delete it while no broker runs; a new one is made."""
+    """The record under /cluster/secret is damaged. Delete it while no broker runs; the next start creates a new one."""
 
     code = "bad-cluster-secret"
 
 
 async def load_secret(store: MetadataStore, fresh: bytes) -> Secret:
-    """The secret in force; `fresh` becomes it where there is none."""
+    """The stored secret; stores `fresh` if there is none."""
     assert len(fresh) == SECRET_BYTES
     found = await store.get(SECRET_KEY)
     if found is None:

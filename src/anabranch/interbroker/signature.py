@@ -1,8 +1,7 @@
-"""How one broker knows another: requests and answers carry a keyed hash that only holders of the cluster's secret can
-make. Pure values; the secret is never part of a text that is shown.
+"""Signatures of calls between brokers: a keyed hash (HMAC-SHA-256) that only holders of the cluster's secret can make.
 
-What is signed names both sides, the receiver with its incarnation: a request that was overheard is good for no other
-broker, not after a restart, not a minute later, and not twice (`SeenOnce`).
+A signature names both brokers, the receiver with its incarnation. A recorded request is therefore refused by any other
+broker, after a restart, after a minute, and the second time (`SeenOnce`). The secret is part of no text that is shown.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _MAC_BYTES = 32
 
 
 class NotABroker(Error):
-    """A request to the brokers' own door that no broker of this cluster has signed."""
+    """A peer call without a valid signature of a broker of this cluster."""
 
     code = "forbidden"
 
@@ -37,7 +36,7 @@ class Secret:
         assert len(self.key) >= SECRET_BYTES
 
     def mac(self, *parts: bytes) -> str:
-        """Each part counts with its length: no two lists of parts look alike."""
+        """Hashes each part with its length, so that no two lists of parts are alike."""
         made = hmac.new(self.key, digestmod=hashlib.sha256)
         for part in parts:
             made.update(len(part).to_bytes(8, "big"))
@@ -47,7 +46,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Who asked whom, when, under which number of its own."""
+    """Sender, receiver, time and nonce of a request, with the hash over all of it."""
 
     sender: str
     receiver: BrokerIncarnation
@@ -69,7 +68,7 @@ class Signature:
                 raise ValueError
             return cls(sender, BrokerIncarnation(broker, int(incarnation)), int(sent), nonce, mac)
         except ValueError:
-            raise NotABroker("the signature is not one of a broker") from None
+            raise NotABroker("the signature is malformed") from None
 
 
 def sign(
@@ -91,14 +90,14 @@ def sign(
 def verify(
     secret: Secret, method: str, path: str, body: bytes, given: Signature, *, me: BrokerIncarnation, now_ms: int
 ) -> None:
-    """Raises NotABroker. The hash is compared first: who does not know the secret learns nothing else."""
+    """Raises NotABroker. The hash is compared first, so that a caller without the secret learns nothing else."""
     wanted = _mac(secret, method, path, body, given.sender, given.receiver, given.sent_ms, given.nonce)
     if not hmac.compare_digest(wanted, given.mac):
         raise NotABroker("the signature is wrong")
     if given.receiver != me:
-        raise NotABroker(f"the request was meant for {given.receiver}")
+        raise NotABroker(f"the request is for {given.receiver}")
     if abs(now_ms - given.sent_ms) >= WINDOW_MS:
-        raise NotABroker("the request is too old, or a clock is wrong")
+        raise NotABroker("the request is too old, or the clocks of the brokers differ")
 
 
 def sign_answer(secret: Secret, asked: Signature, status: int, body: bytes) -> str:
@@ -124,10 +123,10 @@ def _mac(
 
 
 class SeenOnce:
-    """Remembers requests for as long as they would be accepted, so that none is accepted twice."""
+    """Remembers requests for as long as their time is valid, so that none is accepted twice."""
 
     def __init__(self, count_max: int = SEEN_MAX) -> None:
-        self._seen: OrderedDict[tuple[str, str], int] = OrderedDict()  # to when they were sent
+        self._seen: OrderedDict[tuple[str, str], int] = OrderedDict()  # to when they arrived
         self._count_max = count_max
 
     def __len__(self) -> int:
@@ -140,8 +139,8 @@ class SeenOnce:
         key = (given.sender, given.nonce)
         if key in self._seen:
             raise NotABroker("the request came twice")
-        if len(self._seen) >= self._count_max:  # refuse rather than forget what could come again
-            raise NotABroker("too many requests of brokers at once")
+        if len(self._seen) >= self._count_max:  # refuse, because a forgotten request could be replayed
+            raise NotABroker("too many peer calls at once")
         self._seen[key] = now_ms
 
     def _first_ms(self) -> int:

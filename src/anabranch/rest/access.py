@@ -1,6 +1,6 @@
-"""The door of the HTTP port: who a request comes from, and whether that caller may use its route.
+"""Authentication and authorization of a request.
 
-Knows headers and path parameters; the decision itself is the guard's. Paths that nobody serves are behind the door too.
+The decision is `AccessControl`'s. Paths that are not served need authentication too.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 from anabranch.model.errors import BadRequest, Error
 from anabranch.model.names import TopicName, check_subscription_name, check_tenant, parse_namespace
 from anabranch.rest.http_message import Request
+from anabranch.rest.params import topic_of
 from anabranch.rest.router import Route
-from anabranch.rest.topic_path import topic_of
 from anabranch.runtime.clock import Clock
 from anabranch.security.access_control import AccessControl
 from anabranch.security.authentication import Identity, http_credentials
@@ -27,13 +27,13 @@ METRICS = "/metrics"
 
 class AccessFilter:
     def __init__(self, guard: AccessControl, clock: Clock, *, metrics_open: bool = True) -> None:
-        """`metrics_open`: may scrapers come without signing in, as with Pulsar?"""
+        """`metrics_open`: `/metrics` needs no authentication, as with Pulsar."""
         self._guard = guard
         self._clock = clock
         self._metrics_open = metrics_open
 
     async def admit(self, request: Request, route: Route | None) -> None:
-        """Returns when the request may be handled (None: when its caller may hear that nothing is there)."""
+        """Raises unless the caller may use the route. None: unless it may learn that the path is not served."""
         need = SIGNED_IN if route is None else route.need or SUPERVISE
         if route is not None and route.pattern == METRICS and not self._metrics_open:
             need = SIGNED_IN
@@ -46,7 +46,9 @@ class AccessFilter:
             for resource in resources(request, need.scope):
                 await self._guard.check(identity, need.action, resource)
         except Unauthorized as error:
-            log.warning("not allowed", extra={"method": request.method, "path": request.path, "reason": error.reason})
+            log.warning(
+                "request not authorized", extra={"method": request.method, "path": request.path, "reason": error.reason}
+            )
             raise
 
     async def _identify(self, request: Request) -> Identity | None:
@@ -59,13 +61,13 @@ class AccessFilter:
             return await self._guard.sign_in(credentials, self._clock.now_ms())
         except Error as error:
             log.warning(
-                "sign-in refused", extra={"method": request.method, "path": request.path, "reason": error.reason}
+                "authentication failed", extra={"method": request.method, "path": request.path, "reason": error.reason}
             )
             raise
 
 
 def resources(request: Request, scope: Scope) -> Iterator[Resource]:
-    """What a request is about, from its path or body; raises BadName or BadRequest."""
+    """The resources that a request names in its path or body; raises BadName or BadRequest."""
     params = request.params
     match scope:
         case Scope.BROKER:
@@ -88,7 +90,9 @@ def resources(request: Request, scope: Scope) -> Iterator[Resource]:
 def body_topics(value: Any) -> list[TopicName]:
     """The topics of a list like `[{"topic": "persistent://t/n/x", …}]`; at least one."""
     if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
-        raise BadRequest('the body is a list like [{"topic": "persistent://t/n/x", "role": "r", "actions": [...]}]')
+        raise BadRequest(
+            'the body must be a list like [{"topic": "persistent://t/n/x", "role": "r", "actions": [...]}]'
+        )
     if not all(isinstance(one.get("topic"), str) for one in value):
-        raise BadRequest("every entry of the body names its topic")
+        raise BadRequest("every entry of the body must name its topic")
     return [TopicName.parse(one["topic"]) for one in value]

@@ -1,6 +1,6 @@
-"""From an error's code to an HTTP answer: `{"reason": …, "code": …}` with Pulsar's status. Never a stack trace.
+"""HTTP answer of an error: `{"reason": …, "code": …}` with Pulsar's status. Never a stack trace.
 
-An error class that is not listed answers like the nearest class above it: new kinds of NotFound are 404 by themselves.
+The status follows from the error's code. An error class whose code is not listed answers like its nearest base class.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ STATUS = {
 
 
 class CannotListen(Error):
-    """The HTTP port is taken, or not ours to take."""
+    """The HTTP port is in use, or may not be used."""
 
     code = "cannot-listen"
 
@@ -81,7 +81,7 @@ class ForeignOrigin(Error):
 
 
 class TimedOut(Error):
-    """The work behind a request took longer than a request may take; it may still happen."""
+    """The deadline of the request has passed. Its work may still complete."""
 
     code = "timeout"
     retryable = True
@@ -92,13 +92,13 @@ class BadPartitionCount(Error):
 
 
 class FewerPartitions(Error):
-    """Partitions are only ever added: taking one away would lose its messages."""
+    """Partitions cannot be removed, because their messages would be lost."""
 
     code = "fewer-partitions"
 
 
 class ForceRefused(Error):
-    """Nothing that still holds data is deleted with all its contents at one word."""
+    """Forced deletion of a tenant or namespace with its contents is not supported."""
 
     code = "force-refused"
 
@@ -133,13 +133,13 @@ def error_response(error: Error) -> Response:
     return Response(status, made.body, made.content_type, tuple(extra))
 
 
-def elsewhere(request: Request, address: Address) -> Response:
-    """The same request at another broker: the one that serves the topic. Who came over TLS stays on TLS."""
+def redirect(request: Request, address: Address) -> Response:
+    """Redirects the request to the broker that serves the topic. A request over TLS stays on TLS."""
     base = address.http_url_tls if request.is_encrypted and address.http_url_tls is not None else address.http_url
     query = f"?{urlencode(request.query_pairs)}" if request.query_pairs else ""
     return Response(307, headers=(("Location", f"{base}{request.path}{query}"),))
 
 
 def internal_error() -> Response:
-    """What a client sees of a bug: that there was one. The log has the rest."""
+    """Answer to an unexpected exception. The log has the details."""
     return json_response({"reason": "internal error; the broker's log has the details", "code": "internal"}, 500)

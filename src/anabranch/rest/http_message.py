@@ -1,4 +1,4 @@
-"""One HTTP request and one answer as values. Knows JSON and query strings; knows no sockets and no routes."""
+"""HTTP request and response as values."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Request:
     method: str
     path: str  # as sent, still encoded, without the query
     params: Mapping[str, str] = field(default_factory=dict)  # from the route's pattern, decoded
-    query: Mapping[str, str] = field(default_factory=dict)  # the last one wins
-    query_pairs: tuple[tuple[str, str], ...] = ()  # all of them, for names that may be given several times
+    query: Mapping[str, str] = field(default_factory=dict)  # last value of each name
+    query_pairs: tuple[tuple[str, str], ...] = ()  # all values, for names that may be repeated
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
     body: bytes = b""
-    certificate_name: str | None = None  # of the client certificate, where TLS has verified one
-    is_encrypted: bool = False  # came over TLS
+    certificate_name: str | None = None  # of the client certificate that TLS has verified
+    is_encrypted: bool = False  # over TLS
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A query parameter that is true or false; `?force` alone means true."""
+        """A boolean query parameter; `?force` alone means true."""
         text = self.query.get(name)
         if text is None:
             return default
@@ -34,14 +34,14 @@ class Request:
             return True
         if text.lower() in ("false", "0"):
             return False
-        raise BadRequest(f"query parameter {name} is true or false, not {text!r}")
+        raise BadRequest(f"query parameter {name} must be true or false, not {text!r}")
 
     def texts(self, name: str) -> list[str]:
-        """All values of a query parameter that may be given several times."""
+        """All values of a query parameter."""
         return [value for key, value in self.query_pairs if key == name]
 
     def json(self) -> Any:
-        """The body as JSON; None when there is no body (clients send empty bodies with a JSON content type)."""
+        """The body as JSON; None if it is empty, which clients also send with a JSON content type."""
         if not self.body.strip():
             return None
         try:
@@ -56,7 +56,7 @@ class Response:
     body: bytes = b""
     content_type: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
-    pieces: AsyncIterator[bytes] | None = None  # what follows the body, sent as it is made
+    pieces: AsyncIterator[bytes] | None = None  # sent after the body, as they are made
 
 
 NO_CONTENT = Response(204)
@@ -67,5 +67,5 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 def raw_response(text: str, content_type: str = JSON) -> Response:
-    """Text as it is. Pulsar sends bare strings (`ok`) under application/json, and clients rely on it."""
+    """The text unchanged. Pulsar sends bare strings (`ok`) as application/json, and clients rely on it."""
     return Response(200, text.encode(), content_type)

@@ -1,14 +1,31 @@
-"""Message ids in JSON, both ways. Pure."""
+"""Topic names, message ids and numbers in paths, queries and bodies."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from anabranch.model.errors import BadRequest
+from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import EARLIEST, LATEST, Position
+from anabranch.rest.http_message import Request
 
 WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _FORMS = 'the body is "earliest", "latest" or {"ledgerId": …, "entryId": …}'
+
+_IMPLIED_DOMAINS = (
+    ("/admin/v2/scalable/", Domain.TOPIC),
+    ("/admin/v2/segments/", Domain.TOPIC),  # the topic of the segment
+    ("", Domain.PERSISTENT),  # schemas
+)
+
+
+def topic_of(request: Request) -> TopicName:
+    """The topic that the path names; raises BadName."""
+    params = request.params
+    domain = params.get("domain") or next(
+        domain for start, domain in _IMPLIED_DOMAINS if request.path.startswith(start)
+    )
+    return TopicName.from_parts(domain, params["tenant"], params["namespace"], params["topic"])
 
 
 def shown(position: Position, *, partition: int = -1, batch_index: int = -1) -> dict[str, int]:
@@ -22,7 +39,7 @@ def shown(position: Position, *, partition: int = -1, batch_index: int = -1) -> 
 
 
 def parse_position(value: Any) -> Position:
-    """A word, or an object; what it leaves out is -1."""
+    """ "earliest", "latest" or an object; missing fields are -1."""
     if isinstance(value, str) and value in WORDS:
         return WORDS[value]
     if isinstance(value, dict):
@@ -33,15 +50,15 @@ def parse_position(value: Any) -> Position:
 
 
 def parse_number(text: str, what: str) -> int:
-    """A whole number in a path or query."""
+    """An integer in a path or query."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19):
-        raise BadRequest(f"{what} is a whole number, not {text!r}")
+        raise BadRequest(f"{what} must be an integer, not {text!r}")
     return int(text)
 
 
 def bounded(ledger: int, entry: int) -> Position:
-    """Within what positions can be: below is the earliest, above the latest."""
+    """A position in range: EARLIEST for a negative ledger, LATEST for one too large."""
     if ledger < 0:
         return EARLIEST
     return LATEST if ledger >= LATEST.ledger else Position(ledger, max(-1, min(entry, LATEST.entry)))

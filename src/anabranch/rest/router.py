@@ -1,6 +1,6 @@
-"""Routes as data, and finding the one that a request means. Pure: knows no sockets and no handlers' insides.
+"""Routes as data, and the route of a request.
 
-A pattern is a path whose parts are literal, `{name}` (any one part, which may hold an encoded slash) or `{name:a|b}`
+A pattern is a path whose parts are literals, `{name}` (any one part, which may hold an encoded slash) or `{name:a|b}`
 (one of these words). Parts are split before they are decoded, so `a%2Fb` is one part. A literal wins over a name.
 """
 
@@ -38,8 +38,8 @@ class Route:
     pattern: str
     handler: Handler
     summary: str
-    need: Need | None = None  # what a caller must be allowed to; None: only super-users pass, and a test complains
-    at_owner: bool = False  # needs the topic itself: where another broker serves it, the caller is sent there
+    need: Need | None = None  # required permission; None: super-users only, and a test fails
+    at_owner: bool = False  # needs the loaded topic; other brokers redirect to its owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,9 @@ class Match:
 class _Node:
     literals: dict[str, _Node] = field(default_factory=dict)
     named: _Node | None = None
-    routes: dict[str, tuple[Route, tuple[tuple[int, str], ...]]] = field(default_factory=dict)  # places of the names
+    routes: dict[str, tuple[Route, tuple[tuple[int, str], ...]]] = field(
+        default_factory=dict
+    )  # positions of the named parts
 
 
 class Router:
@@ -112,7 +114,7 @@ def _reachable(node: _Node, parts: list[str], place: int) -> Iterator[_Node]:
 
 
 def _decoded(part: str) -> str:
-    """As Java's clients encode it: %XX, and + for a space."""
+    """Decodes %XX, and + as a space, as Java's clients encode it."""
     try:
         return unquote_plus(part, errors="strict")
     except UnicodeDecodeError as error:

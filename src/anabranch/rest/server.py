@@ -1,7 +1,7 @@
-"""HTTP/1.1 on one port of the running event loop: keep-alive, limits, deadlines. Knows no route by name.
+"""HTTP/1.1 server on asyncio and h11: keep-alive, limits, deadlines.
 
-h11 does the parsing and is the reason that malformed requests end here; `Exchange` drives one connection, `HttpServer`
-owns them all. Every wait has a deadline and every buffer a bound, so a slow or silent peer costs one idle task.
+`Exchange` drives one connection, `HttpServer` owns all of them. h11 parses, and malformed requests end there. Every
+wait has a deadline and every buffer a bound, so a slow or silent client costs one idle task.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from anabranch.rest.errors import (
     CannotListen,
     ForeignOrigin,
     TimedOut,
-    elsewhere,
     error_response,
     internal_error,
+    redirect,
 )
 from anabranch.rest.http_message import Request, Response, json_response
 from anabranch.rest.router import Match, Router, WrongMethod
@@ -83,13 +83,15 @@ async def _answered(work: Work, request: Request, seconds_max: float) -> Respons
         async with asyncio.timeout(seconds_max):
             return await work()
     except ServedElsewhere as error:
-        return error_response(error) if error.address is None else elsewhere(request, error.address)
+        return error_response(error) if error.address is None else redirect(request, error.address)
     except Error as error:
         return error_response(error)
     except TimeoutError:
         return error_response(TimedOut(f"no answer within {seconds_max:g} seconds"))
-    except Exception:  # the last line of defence: a bug in a handler must not end the connection
-        log.exception("request failed", extra={"method": request.method, "path": request.path})
+    except Exception:  # a bug in a handler must not close the connection
+        log.exception(
+            "request failed with an unexpected exception", extra={"method": request.method, "path": request.path}
+        )
         return internal_error()
 
 
@@ -132,7 +134,7 @@ def _check_origin(request: Request) -> None:
 
 
 class Exchange:
-    """One connection: requests one after another until either side has enough."""
+    """One connection: requests one after another until one side closes."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, settings: HttpSettings, serve: Serve
@@ -153,7 +155,7 @@ class Exchange:
             while not self.is_closing and await self._one():
                 pass
         except (ConnectionError, TimeoutError):
-            log.debug("http peer went away")
+            log.debug("http client disconnected")
         finally:
             self._writer.close()
             with suppress(ConnectionError, TimeoutError):
@@ -164,7 +166,7 @@ class Exchange:
         self._writer.transport.abort()
 
     async def _one(self) -> bool:
-        """Serve one request; False when the connection is done."""
+        """Serves one request; False if the connection must be closed."""
         self.is_idle = True
         head_only = False
         try:
@@ -210,7 +212,7 @@ class Exchange:
         limit = self._settings.body_bytes_max
         length = next((value for name, value in head.headers if name == b"content-length"), b"0")
         if int(length) > limit:
-            raise BodyTooLarge(f"a request body may have {limit} bytes, not {int(length)}")
+            raise BodyTooLarge(f"a request body may have at most {limit} bytes, not {int(length)}")
         if self._http.they_are_waiting_for_100_continue:
             proceed = self._http.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
             self._writer.write(proceed or b"")
@@ -220,11 +222,11 @@ class Exchange:
             if isinstance(event, h11.Data):
                 body += event.data
                 if len(body) > limit:
-                    raise BodyTooLarge(f"a request body may have {limit} bytes")
+                    raise BodyTooLarge(f"a request body may have at most {limit} bytes")
             elif isinstance(event, h11.EndOfMessage):
                 return bytes(body)
             else:
-                raise ConnectionResetError("the peer closed in the middle of a body")
+                raise ConnectionResetError("the client closed before the end of the body")
 
     async def _event(self) -> Any:
         while (event := self._http.next_event()) is h11.NEED_DATA:
@@ -259,18 +261,18 @@ class Exchange:
             await self._writer.drain()
 
     async def _whole_if_small(self, response: Response) -> Response:
-        """Pieces that make a short body become one, so that only long answers are sent in chunks."""
+        """Joins the pieces of a short body, so that only long answers are chunked."""
         if response.pieces is None:
             return response
         gathered = bytearray()
         async for piece in response.pieces:
             gathered += piece
             if len(gathered) > _WHOLE_BYTES_MAX:
-                return replace(response, body=bytes(gathered))  # what is there already goes out first
+                return replace(response, body=bytes(gathered))  # the gathered part is sent first
         return replace(response, body=bytes(gathered), pieces=None)
 
     async def _send_pieces(self, head: bytes, begun: bytes, pieces: AsyncIterator[bytes]) -> None:
-        """As they are made, and no faster than the peer takes them."""
+        """Sends pieces as they are made, no faster than the client reads."""
         self._writer.write(head)
         self._writer.write(self._http.send(h11.Data(data=begun)) or b"")
         async for piece in pieces:
@@ -306,7 +308,7 @@ def _request(head: h11.Request, body: bytes) -> Request:
 
 
 class HttpServer:
-    """`async with HttpServer(router, settings) as server` listens; leaving it lets started requests finish."""
+    """`async with HttpServer(router, settings) as server` listens; at exit started requests may finish."""
 
     def __init__(
         self,
@@ -338,7 +340,7 @@ class HttpServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def start_front(self, port: int) -> None:
-        """The same on a port that all brokers of this machine share; any of them answers."""
+        """Listens also on a port that all brokers of this machine share; any of them answers."""
         host = self._settings.host
         try:
             self._front = await asyncio.start_server(
@@ -348,7 +350,7 @@ class HttpServer:
             raise CannotListen(f"cannot serve HTTP on {host}:{port}: {os.strerror(error.errno or 0)}") from error
 
     async def start_tls(self, tls: TlsServer, port: int) -> int:
-        """The same on a second port, with TLS; its number."""
+        """Listens also on a port with TLS; returns its number."""
         host = self._settings.host
         try:
             self._tls = await TlsStreamServer.listen(host, port, tls, self._connected, _READ_BYTES)
@@ -357,7 +359,7 @@ class HttpServer:
         return self._tls.port
 
     async def stop(self, seconds: float = 2.0) -> None:
-        """No new connections, idle ones end at once, requests under way have `seconds` to finish."""
+        """Stops accepting and closes idle connections; running requests get `seconds` to finish."""
         if self._server is None:
             return
         self._server.close()

@@ -1,4 +1,4 @@
-"""The knobs of the HTTP port."""
+"""Settings of the HTTP port."""
 
 from __future__ import annotations
 

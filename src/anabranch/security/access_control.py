@@ -1,7 +1,6 @@
-"""The door of one broker: signing in and asking for permission, with the grants as they are in the catalog now.
+"""Authentication and authorization for one broker, with the grants that the catalog has now.
 
-Knows where roles and grants are kept; must not know connections or HTTP. A broker without security has a guard that
-lets everybody through and costs nothing.
+Without security settings every request passes at no cost.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _ASKS_NO_RECORD = (Action.OPEN, Action.SIGNED_IN, Action.SUPERVISE)
 
 
 class AccessRecords(Protocol):
-    """What is missing grants nothing: neither call says whether a tenant or namespace exists."""
+    """A missing record grants nothing, so neither call tells whether a tenant or namespace exists."""
 
     async def tenant_admins(self, tenant: str) -> frozenset[str]: ...
 
@@ -46,7 +45,7 @@ class AccessControl:
 
     @property
     def certificates_count(self) -> bool:
-        """Is a client certificate a way to sign in?"""
+        """Whether client certificates authenticate."""
         return self._authenticator is not None and "tls" in self._authenticator.methods
 
     @property
@@ -77,7 +76,7 @@ class AccessControl:
             raise Unauthorized(decision.reason)
 
     async def _policies(self, role: str | None, action: Action, resource: Resource) -> AccessPolicies:
-        """Only what this decision can depend on is read."""
+        """Reads only what the decision can depend on."""
         assert self._records is not None
         if role is None or role in self._superusers or action in _ASKS_NO_RECORD:
             return AccessPolicies(self._superusers)

@@ -1,7 +1,6 @@
-"""Who is there: credentials in, an identity out, or a refusal. Several methods at once, each its own small class.
+"""Authentication: credentials in, an identity or a refusal out. Several methods can be enabled at once.
 
-Knows the methods by their wire names; must not know connections, HTTP or what an identity may do. Refusals say why in
-words for the operator's log; none of them repeats any part of what was presented.
+A refusal has a reason for the operator's log, which repeats no part of the credentials.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ DATA_BYTES_MAX = 64 * 1024
 
 
 class Unauthenticated(Error):
-    """Not signed in, or not with these credentials."""
+    """No credentials, or wrong ones."""
 
     code = "authentication"
 
@@ -33,7 +32,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credentials:
-    """What a peer presents. Never shown: it has no repr of its own."""
+    """What a client presents. Its repr shows nothing of it."""
 
     method: str
     data: bytes = b""
@@ -62,7 +61,7 @@ class CertificateMethod:
 
 
 class Authenticator:
-    """All methods that are switched on. Wrong credentials are refused even where an anonymous role exists."""
+    """All enabled methods. Wrong credentials are refused even if there is an anonymous role."""
 
     def __init__(self, methods: Mapping[str, Method], anonymous_role: str | None = None) -> None:
         self.methods = dict(methods)

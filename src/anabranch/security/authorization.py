@@ -1,4 +1,4 @@
-"""Who may do what: one pure decision over values. Knows roles, actions and grants; no store, no wire, no clock.
+"""Authorization: decides from roles and grants whether an action is allowed.
 
 | action | super-user | tenant admin | role with a grant | any role |
 |---|---|---|---|---|
@@ -9,7 +9,7 @@
 | LOOKUP (lookup, partitions, stats, schema) | yes | yes | `produce` or `consume` | no |
 | LIST (topics of a namespace) | yes | yes | `produce` or `consume` on the namespace | no |
 | SIGNED_IN | yes | yes | yes | yes |
-| OPEN | everybody, without signing in |
+| OPEN | all, without authentication |
 
 A grant on a namespace covers its topics; a grant on a partitioned topic covers its partitions.
 """
@@ -31,7 +31,7 @@ GRANTABLE = ("produce", "consume", "functions", "sources", "sinks", "packages")
 
 
 class Unauthorized(Error):
-    """Signed in, but not allowed."""
+    """Authenticated, but not allowed."""
 
     code = "authorization"
 
@@ -48,7 +48,7 @@ class Action(StrEnum):
 
 
 class SubscriptionMode(StrEnum):
-    """May a role use any subscription name, or only those that begin with the role's own name?"""
+    """Whether a role may use any subscription name, or only names that begin with the role."""
 
     ANY = "None"
     PREFIX = "Prefix"
@@ -84,7 +84,7 @@ BROKER = Resource()
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What one namespace's record says of access. Kept under Pulsar's names (`auth_policies`)."""
+    """Grants in one namespace's record, under Pulsar's names (`auth_policies`)."""
 
     namespace: Roles = field(default_factory=dict)
     topics: Mapping[str, Roles] = field(default_factory=dict)  # by full topic name
@@ -93,7 +93,7 @@ class Grants:
 
     @staticmethod
     def load(record: Mapping[str, Any]) -> Grants:
-        """From a namespace record or the body of a request; BadRequest when it makes no sense."""
+        """From a namespace record or the body of a request; BadRequest if it is malformed."""
         value = _object(record.get("auth_policies"))
         return Grants(
             _roles(value.get("namespace_auth")),
@@ -117,7 +117,7 @@ class Grants:
         }
 
     def with_namespace_role(self, role: str, actions: frozenset[str]) -> Grants:
-        """What the role is granted on the whole namespace from now on; nothing: the role is forgotten."""
+        """Replaces the role's grants on the namespace; no actions remove the role."""
         return replace(self, namespace=_changed(self.namespace, role, actions))
 
     def with_topic_role(self, topic: TopicName, role: str, actions: frozenset[str]) -> Grants:
@@ -129,7 +129,7 @@ class Grants:
         return replace(self, topics={name: roles for name, roles in self.topics.items() if name != str(topic)})
 
     def with_subscription(self, subscription: str, roles: frozenset[str] | None) -> Grants:
-        """Whose subscription it is from now on; None: everybody with `consume` may use it."""
+        """Replaces the roles of the subscription; None: every role with `consume` may use it."""
         others = {name: owners for name, owners in self.subscriptions.items() if name != subscription}
         return replace(self, subscriptions=others if roles is None else {**others, subscription: roles})
 
@@ -144,7 +144,7 @@ class Grants:
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicies:
-    """Everything a decision rests on."""
+    """Input of a decision, besides role, action and resource."""
 
     superusers: frozenset[str] = frozenset()
     tenant_admins: frozenset[str] = frozenset()
@@ -158,11 +158,11 @@ class Decision:
 
 
 def decide(role: str | None, action: Action, resource: Resource, policies: AccessPolicies) -> Decision:
-    """May `role` do this? None: nobody has signed in."""
+    """Whether `role` may do this. None: the client is not authenticated."""
     if action is Action.OPEN:
         return Decision(True, "open to everybody")
     if role is None:
-        return Decision(False, "nobody is signed in")
+        return Decision(False, "not authenticated")
     if role in policies.superusers:
         return Decision(True, "super-user")
     if action is Action.SIGNED_IN:
@@ -183,8 +183,8 @@ def _by_grant(role: str, action: Action, resource: Resource, grants: Grants) -> 
             needed = frozenset({action.value})
         case Action.LOOKUP | Action.LIST:
             needed = frozenset({"produce", "consume"})
-        case _:  # a new action is refused until somebody says who may
-            return _no(role, action, resource, "nobody was granted that")
+        case _:  # an action without a rule is refused
+            return _no(role, action, resource, "the action has no rule")
     if not held & needed:
         return _no(role, action, resource, f"needs a grant of {' or '.join(sorted(needed))}")
     if action is Action.CONSUME and resource.subscription is not None:
@@ -205,7 +205,7 @@ def _changed(roles: Roles, role: str, actions: frozenset[str]) -> dict[str, froz
     return {**others, role: actions} if actions else others
 
 
-# -- values as they arrive
+# -- parsing
 
 
 def _object(value: Any) -> Mapping[str, Any]:
@@ -251,5 +251,5 @@ def parse_mode(value: Any) -> SubscriptionMode:
 
 
 def shown(roles: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    """As JSON has it: sorted, so that it reads the same every time."""
+    """As JSON, sorted."""
     return {role: sorted(actions) for role, actions in sorted(roles.items())}

@@ -42,7 +42,7 @@ class BadPasswordFile(Error):
 
 
 def parse_htpasswd(text: str) -> dict[str, str]:
-    """User to stored hash. Complaints name the line, never its content."""
+    """User to stored hash. Errors name the line, never its content."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.strip()
@@ -50,11 +50,11 @@ def parse_htpasswd(text: str) -> dict[str, str]:
             continue
         user, colon, stored = entry.partition(":")
         if not colon or not user:
-            raise BadPasswordFile(f"line {number} of the htpasswd file is not like user:hash")
+            raise BadPasswordFile(f"line {number} of the htpasswd file is not of the form user:hash")
         if not stored.startswith((*_BCRYPT, "$apr1$", "{SHA}")):
             raise BadPasswordFile(f"line {number} of the htpasswd file: only bcrypt, apr1 and {{SHA}} are supported")
         if user in found:
-            raise BadPasswordFile(f"line {number} of the htpasswd file names a user for the second time")
+            raise BadPasswordFile(f"line {number} of the htpasswd file repeats a user")
         found[user] = stored
     return found
 
@@ -76,7 +76,7 @@ def matches(stored: str, password: bytes) -> bool:
     try:
         return bool(bcrypt.checkpw(password[:BCRYPT_BYTES_MAX], stored.encode()))
     except ValueError:
-        return False  # a damaged entry fits nobody
+        return False  # a damaged entry matches no password
 
 
 def apr1(password: bytes, salt: str) -> str:
@@ -122,7 +122,7 @@ class PasswordMethod:
         except UnicodeDecodeError:
             user = ""
         if not colon or not user:
-            raise Unauthenticated("the credentials are not like user:password")
+            raise Unauthenticated("the credentials are not of the form user:password")
         await self._follow_file()
         memory = hashlib.blake2b(user_bytes + b"\0" + password, key=self._memory_key).digest()
         stored = self._entries.get(user)
@@ -136,7 +136,7 @@ class PasswordMethod:
         return Identity(user, self.name)
 
     async def _check(self, stored: str | None, password: bytes) -> bool:
-        """An unknown user costs as much time as a known one."""
+        """Takes as long for an unknown user as for a known one."""
         if self._waiting >= WAITING_MAX:
             raise Unauthenticated("too many sign-ins at once, try again")
         self._waiting += 1
@@ -157,9 +157,9 @@ class PasswordMethod:
         try:
             self._entries = await self._blocking.run(self._read)
         except Error as error:
-            log.error("htpasswd file is not usable, the last good one counts", extra={"reason": error.reason})
+            log.error("htpasswd file cannot be used: the last good one stays in force", extra={"reason": error.reason})
             return
-        log.info("htpasswd file was read again", extra={"users": len(self._entries)})
+        log.info("htpasswd file reloaded", extra={"users": len(self._entries)})
 
     def _stat(self) -> tuple[int, int, int]:
         try:

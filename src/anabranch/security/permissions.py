@@ -1,7 +1,7 @@
-"""Which command and which HTTP route needs what. Tables of values: no connection, no HTTP, no store.
+"""Permissions that commands and HTTP routes require.
 
-A command or route that is not decided here (or in its `Route`) is refused to everybody but super-users; a test lists
-them all and fails when one is missing.
+A command or route without a rule here (or in its `Route`) is refused to all but super-users. A test fails when one has
+no rule.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ BODY_TOPICS_ADMIN = Need(Action.ADMINISTER, Scope.BODY_TOPICS)
 class Covered:
     """Acts only on a producer or consumer of the same connection, which needed `need` to be opened.
 
-    A grant that is taken away through this broker closes what was opened by it; changes made by another broker count
-    when something is opened next. UNSUBSCRIBE and SEEK, which cannot be undone, are asked for again each time.
+    Revoking a grant through this broker closes what it opened; a change made by another broker is applied at the next
+    open. UNSUBSCRIBE and SEEK cannot be undone, so they are checked each time.
     """
 
     need: Need

@@ -1,6 +1,6 @@
-"""A token key that lives in a file: read at start, and again whenever the file has changed. Knows files, no tokens.
+"""A token key in a file: read at start, and again when the file has changed.
 
-What cannot be read or is no key does not count: the last good one stays in force, and the log says so.
+If the file cannot be read or holds no key, the last good key stays in force and an error is logged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KeyFile:
         self.keys = parse(read_key(place))
 
     def follow(self) -> bool:
-        """Look whether it has changed (one `stat`); True: `keys` are new."""
+        """Checks for a change (one `stat`); True: `keys` are new."""
         stamp = self._stat()
         if stamp == self._stamp:
             return False
@@ -39,9 +39,9 @@ class KeyFile:
         try:
             self.keys = self._parse(read_key(self._place))
         except Error as error:
-            log.error("token key is not usable, the last good one counts", extra={"reason": error.reason})
+            log.error("token key file cannot be used: the last good key stays in force", extra={"reason": error.reason})
             return False
-        log.info("token key was read again")
+        log.info("token key reloaded")
         return True
 
     def _stat(self) -> tuple[int, int, int]:
@@ -55,7 +55,7 @@ class KeyFile:
 
 
 class FollowingTokenMethod(TokenMethod):
-    """Method `token` with keys that may be exchanged while the broker runs."""
+    """Method `token` with keys that may change while the broker runs."""
 
     def __init__(self, reader: TokenReader, role_claim: str, file: KeyFile) -> None:
         super().__init__(reader, role_claim)

@@ -1,6 +1,6 @@
-"""JSON Web Tokens: reading keys, making tokens, checking them. Time is handed in.
+"""JSON Web Tokens: reads keys, makes and checks tokens. The caller gives the time.
 
-Which algorithms count follows from the key, never from the token: a secret allows HS256/384/512 as far as it is long
+The allowed algorithms follow from the key, never from the token: a secret allows HS256/384/512 if it is long
 enough, an RSA key RS256/384/512, an EC key the one that belongs to its curve. PyJWT and cryptography do the
 cryptography and are imported when a key is first read, so that a broker without tokens does not pay for them.
 
@@ -60,7 +60,7 @@ class TokenKey:
 
 
 def read_key(place: str) -> bytes:
-    """The bytes behind a path, a file: URL or a data: URL. Never tells the place: it may be the key by mistake."""
+    """The bytes behind a path, a file: URL or a data: URL. Errors do not repeat it: it may be a key by mistake."""
     if place.startswith("data:"):
         head, comma, content = place.partition(",")
         if not comma:
@@ -80,8 +80,8 @@ def read_key(place: str) -> bytes:
 
 
 def secret_keys(content: bytes) -> tuple[TokenKey, ...]:
-    """The secrets that a file may mean. A base64 text is also a possible raw secret, and Pulsar reads it as one when
-    it is given as a file: tokens made with either are valid. New tokens are made with the first."""
+    """The secrets that the content may be. Base64 text may also be a raw secret, as which Pulsar reads a file, so
+    tokens of either are valid. New tokens are made with the first."""
     if _BASE64.fullmatch(content):
         try:
             decoded = base64.b64decode(b"".join(content.split()), validate=True)
@@ -199,7 +199,7 @@ class TokenReader:
         self._signatures = _signatures()
 
     def claims(self, token: bytes, now_ms: int) -> dict[str, Any]:
-        """What the token says, once everything about it is right; raises Unauthenticated."""
+        """The claims of a valid token; raises Unauthenticated."""
         claims = _parsed(self._payload(token.strip()))
         expires_ms, begins_ms = self.expires_ms(claims), _time(claims, "nbf")
         if expires_ms is not None and now_ms >= expires_ms:
@@ -213,7 +213,7 @@ class TokenReader:
         return claims
 
     def expires_ms(self, claims: Mapping[str, Any]) -> int | None:
-        """When `claims` will refuse the token: tolerance included, or a tolerated token would be asked for for ever."""
+        """When `claims` begins to refuse the token, clock tolerance included."""
         expires_ms = _time(claims, "exp")
         return None if expires_ms is None else expires_ms + self._skew_ms
 
@@ -224,7 +224,7 @@ class TokenReader:
             try:
                 payload: bytes = self._signatures.decode(token, key.key, algorithms=list(key.algorithms))
             except (PyJWTError, ValueError, TypeError, RecursionError):
-                continue  # the next key may fit; what was wrong in detail helps only an attacker
+                continue  # the next key may match; the detail would help only an attacker
             return payload
         raise Unauthenticated("the token is malformed or not signed by a known key")
 

@@ -24,7 +24,7 @@ from anabranch.node.adapters import placement as membership
 from anabranch.node.node import Node
 from anabranch.node.settings.security import TlsSettings
 from anabranch.protocol.commands import BaseCommand
-from anabranch.rest.errors import elsewhere
+from anabranch.rest.errors import redirect
 from anabranch.rest.http_message import Request
 from anabranch.runtime.clock import SystemClock
 from tests.support.in_memory.credentials import Authority
@@ -385,7 +385,7 @@ async def test_who_comes_over_tls_is_sent_to_tls(tmp_path: Path) -> None:
         path = f"/admin/v2/{topic}/stats"
         _, _, headers = await call(one, "GET", path, follow=False)
         assert headers["Location"] == f"{plain}{path}"
-        assert elsewhere(Request("GET", path, is_encrypted=True), two.services.address).headers == (
+        assert redirect(Request("GET", path, is_encrypted=True), two.services.address).headers == (
             ("Location", f"{encrypted}{path}"),
         )
 

@@ -1,4 +1,4 @@
-"""Where the admin client follows a broker's 307, and where its token does not go."""
+"""Redirects that the admin client follows, and those to which it sends no token."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from anabranch.admin.redirect import Place, is_family, redirected
 HERE = Place("http", "127.0.0.1", 8080)
 
 
-def test_path_and_query_stay() -> None:
+def test_path_and_query_are_kept() -> None:
     there, target = redirected(HERE, "http://127.0.0.1:8081/admin/v2/x%2Fy?force=true", has_secret=True)
     assert there == Place("http", "127.0.0.1", 8081) and target == "/admin/v2/x%2Fy?force=true"
     assert redirected(HERE, "https://localhost/", has_secret=True)[0] == Place("https", "localhost", 443)
 
 
 @pytest.mark.parametrize("location", ["", "/only/a/path", "ftp://h/", "http://", "http://h:99999/", "http://h:x/"])
-def test_what_is_no_address(location: str) -> None:
-    with pytest.raises(StrangePlace, match="no address"):
+def test_location_that_is_not_an_address_is_refused(location: str) -> None:
+    with pytest.raises(StrangePlace, match="not an address"):
         redirected(HERE, location, has_secret=False)
 
 
-def test_never_from_tls_to_plain_text() -> None:
+def test_redirect_from_tls_to_plain_text_is_refused() -> None:
     with pytest.raises(StrangePlace, match="not encrypted"):
         redirected(Place("https", "h", 443), "http://h:8080/", has_secret=False)
 
 
-def test_the_token_stays_in_the_family() -> None:
+def test_token_is_sent_only_to_hosts_of_the_family() -> None:
     with pytest.raises(StrangePlace, match="family"):
         redirected(HERE, "http://example.com/", has_secret=True)
     assert redirected(HERE, "http://example.com/", has_secret=False)[0].host == "example.com"

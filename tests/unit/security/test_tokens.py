@@ -291,7 +291,7 @@ async def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path, caplog: 
     with pytest.raises(Unauthenticated):
         await role(SECRET)
     exchange(b"short")
-    assert await role(other) == "me" and "last good one" in caplog.text
+    assert await role(other) == "me" and "last good key" in caplog.text
     place.unlink()
     assert await role(other) == "me"
     exchange(SECRET)

@@ -1,6 +1,11 @@
 """`anabranch.admin.blocking.connect(url)`: every admin call without await. The same names, the same errors.
 
-The groups are written by scripts/generate_admin_faces.py from the asynchronous ones; a test holds them in step.
+scripts/generate_admin_faces.py writes the modules from the asynchronous ones; a test checks that they are up to date.
+
+| module | what it is |
+|---|---|
+| `tenants` `namespaces` `topics` `subscriptions` `schemas` `brokers` `scalable` | the calls, in groups |
+| `group` | base of the groups |
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ __all__ = ["BlockingAdmin", "connect"]
 
 
 class BlockingAdmin:
-    """Blocking face of Admin. Opens nothing before the first call. Not for use by two threads at once."""
+    """Blocking form of Admin. Opens nothing before the first call. Not for use by two threads at once."""
 
     def __init__(self, requests: AdminClient) -> None:
         self._requests = requests
@@ -56,7 +61,7 @@ class BlockingAdmin:
         self._requests.close()
 
     def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Answer:
-        """Any request, for what has no method of its own."""
+        """Any request, for paths without a method."""
         return self._requests.call(method, path, body, query=query)
 
 

@@ -11,7 +11,7 @@ from anabranch.admin.paths import brokers_url
 
 class Brokers(Group):
     def list(self, cluster: str | None = None) -> Names:
-        """`host:port` of each; of this cluster unless another one is named."""
+        """`host:port` of each, of this cluster or of the one given."""
         return self._names("GET", brokers_url() if cluster is None else brokers_url(cluster))
 
     def details(self, cluster: str) -> Objects:
@@ -26,11 +26,11 @@ class Brokers(Group):
         return self._object("GET", brokers_url(cluster, broker, "ownedNamespaces"))
 
     def drain(self, cluster: str, broker: str) -> Any:
-        """Gives all its topics to the others."""
+        """Moves all its topics to the other brokers."""
         return self._value("POST", brokers_url(cluster, broker, "drain"))
 
     def undrain(self, cluster: str, broker: str) -> Any:
-        """Lets it take its share again."""
+        """Topics may move to it again."""
         return self._value("DELETE", brokers_url(cluster, broker, "drain"))
 
     def health(self) -> str:
@@ -48,11 +48,11 @@ class Brokers(Group):
         return self._text("GET", "/status.html")
 
     def configuration(self, which: str = "runtime") -> Any:
-        """ "runtime": every setting, secrets left out; "values": those that were changed while it runs."""
+        """ "runtime": every setting without secrets; "values": those that were changed at run time."""
         return self._value("GET", brokers_url("configuration", which))
 
     def dynamic_settings(self) -> Names:
-        """Settings that can change while it runs."""
+        """Settings that can change at run time."""
         return self._names("GET", brokers_url("configuration"))
 
     def set_dynamic(self, setting: str, value: str) -> None:
@@ -69,7 +69,7 @@ class Brokers(Group):
         self._done("GET", brokers_url("backlogQuotaCheck"))
 
     def topic_stats(self) -> Any:
-        """Figures of all loaded topics."""
+        """Stats of all loaded topics."""
         return self._value("GET", "/admin/v2/broker-stats/topics")
 
     def metrics(self) -> str:
@@ -77,5 +77,5 @@ class Brokers(Group):
         return self._text("GET", "/metrics")
 
     def openapi(self) -> dict[str, Any]:
-        """What can be asked at all."""
+        """The OpenAPI document."""
         return self._object("GET", "/openapi.json")

@@ -10,18 +10,18 @@ from anabranch.admin.client import Answer
 from anabranch.admin.errors import StrangeAnswer
 
 Query = Mapping[str, Any]
-Names = list[str]  # by names of their own: groups have a method `list`
+Names = list[str]  # aliases, because groups have a method `list`
 Objects = list[dict[str, Any]]
 
 
 class Exchange(Protocol):
-    """Where requests go."""
+    """Makes the requests."""
 
     def call(self, method: str, path: str, body: Any = None, *, query: Query | None = None) -> Answer: ...
 
 
 class Group:
-    """Calls about one kind of thing. Each raises AdminError: `Refused` with the broker's status, code and reason."""
+    """Calls about one noun. Each raises AdminError: `Refused` has the broker's status, code and reason."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -30,7 +30,7 @@ class Group:
         self._exchange.call(method, path, body, query=query)
 
     def _value(self, method: str, path: str, body: Any = None, query: Query | None = None) -> Any:
-        """Whatever JSON there is; None for an empty answer."""
+        """The answer as JSON; None if it is empty."""
         return (self._exchange.call(method, path, body, query=query)).value
 
     def _text(self, method: str, path: str, query: Query | None = None) -> str:

@@ -73,7 +73,7 @@ class Namespaces(Group):
         self._done("PUT", namespace_url(namespace, "property", key, value))
 
     def remove_property(self, namespace: str, key: str) -> str:
-        """Answers what it was."""
+        """Returns the removed value."""
         return self._text("DELETE", namespace_url(namespace, "property", key))
 
     # -- bundles
@@ -85,7 +85,7 @@ class Namespaces(Group):
         self._done("PUT", namespace_url(namespace, bundle, "split"), query={"unload": unload})
 
     def unload(self, namespace: str, *, bundle: str | None = None, destination: str | None = None) -> None:
-        """Closes its topics, or those of one bundle; clients come back, perhaps to the broker `destination`."""
+        """Closes its topics, or those of one bundle; clients reconnect, to the broker `destination` if given."""
         query = {"destinationBroker": destination}
         self._done("PUT", bundle_url(namespace, bundle, "unload"), query=query)
 

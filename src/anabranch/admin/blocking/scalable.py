@@ -22,7 +22,7 @@ class ScalableTopics(Group):
         self._done("PUT", scalable_url(topic), dict(properties or {}), {"numInitialSegments": segments})
 
     def delete(self, topic: str, *, force: bool = False) -> None:
-        """With all segments and subscriptions. `force`: also while somebody is attached."""
+        """With all segments and subscriptions. `force`: also while clients are attached."""
         self._done("DELETE", scalable_url(topic), query={"force": force})
 
     def metadata(self, topic: str) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Segments(Group):
         return self._number("GET", segment_url(topic, descriptor, "subscription", subscription, "backlog"))
 
     def create(self, topic: str, descriptor: str) -> None:
-        """Brokers' own; others are refused."""
+        """Refused: only the topic's controller does it."""
         self._done("PUT", segment_url(topic, descriptor))
 
     def terminate(self, topic: str, descriptor: str) -> None:

@@ -28,7 +28,7 @@ class Schemas(Group):
         return self._object("GET", schema_url(topic, "metadata"))
 
     def upload(self, topic: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Adds it, or finds the version that it has."""
+        """Returns its version; adds it if it is new."""
         return self._object("POST", schema_url(topic, "schema"), dict(schema))
 
     def compatible(self, topic: str, schema: Mapping[str, Any]) -> dict[str, Any]:

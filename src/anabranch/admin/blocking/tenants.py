@@ -11,7 +11,7 @@ from anabranch.admin.paths import cluster_url, tenant_body, tenant_url
 
 
 class Tenants(Group):
-    """Who owns namespaces."""
+    """Owners of namespaces."""
 
     def list(self) -> Names:
         return self._names("GET", "/admin/v2/tenants")
@@ -20,7 +20,7 @@ class Tenants(Group):
         return self._object("GET", tenant_url(tenant))
 
     def create(self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()) -> None:
-        """`allowed_clusters`: where its namespaces may live; brokers want at least one."""
+        """`allowed_clusters`: clusters of its namespaces; at least one."""
         self._done("PUT", tenant_url(tenant), tenant_body(admin_roles, allowed_clusters))
 
     def update(self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()) -> None:
@@ -33,7 +33,7 @@ class Tenants(Group):
 
 
 class Clusters(Group):
-    """Where brokers are."""
+    """Names and addresses of clusters."""
 
     def list(self) -> Names:
         return self._names("GET", "/admin/v2/clusters")

@@ -21,7 +21,7 @@ class Topics(Group):
         return self._names("GET", topics_url(domain, namespace, "partitioned"))
 
     def create(self, topic: str, *, partitions: int = 0, properties: Mapping[str, str] | None = None) -> None:
-        """`partitions=0`: one that has none, and can have none later."""
+        """`partitions=0`: a topic without partitions, which cannot get any later."""
         if partitions:
             wish = {"partitions": partitions, "properties": dict(properties)} if properties else partitions
             self._done("PUT", topic_url(topic, "partitions"), wish)
@@ -29,7 +29,7 @@ class Topics(Group):
             self._done("PUT", topic_url(topic), dict(properties) if properties else None)
 
     def delete(self, topic: str, *, force: bool = False, partitioned: bool = False) -> None:
-        """`force`: also while somebody is connected. `partitioned`: the topic with all its partitions."""
+        """`force`: also while clients are connected. `partitioned`: the topic with all its partitions."""
         path = topic_url(topic, "partitions") if partitioned else topic_url(topic)
         self._done("DELETE", path, query={"force": force})
 
@@ -46,13 +46,13 @@ class Topics(Group):
         self._done("POST", topic_url(topic, "createMissedPartitions"))
 
     def terminate(self, topic: str) -> Any:
-        """No message after the last one, whose id is answered."""
+        """Accepts no more messages; returns the id of the last one."""
         return self._value("POST", topic_url(topic, "terminate"))
 
     def terminate_partitions(self, topic: str) -> Any:
         return self._value("POST", topic_url(topic, "terminate", "partitions"))
 
-    # -- figures
+    # -- stats and messages
 
     def stats(self, topic: str, *, precise_backlog: bool = False) -> dict[str, Any]:
         return self._object("GET", topic_url(topic, "stats"), query={"getPreciseBacklog": precise_backlog})
@@ -93,17 +93,17 @@ class Topics(Group):
         query = {"initialPosition": start, "messagePosition": number}
         return (self._exchange.call("GET", topic_url(topic, "examinemessage"), query=query)).body
 
-    # -- care
+    # -- maintenance
 
     def compact(self, topic: str) -> None:
-        """Begins it; `compaction` tells how it goes."""
+        """Starts it; `compaction` has its status."""
         self._done("PUT", topic_url(topic, "compaction"))
 
     def compaction(self, topic: str) -> dict[str, Any]:
         return self._object("GET", topic_url(topic, "compaction"))
 
     def unload(self, topic: str) -> None:
-        """Closes it; its clients come back."""
+        """Closes it; its clients reconnect."""
         self._done("PUT", topic_url(topic, "unload"))
 
     def trim(self, topic: str) -> None:
@@ -131,7 +131,7 @@ class Topics(Group):
         """Policies of single topics, by the name and method of REST; brokers that have none answer 405."""
         return self._value(method, topic_url(topic, name), value)
 
-    # -- where it is, and what goes in
+    # -- lookup and publishing
 
     def lookup(self, topic: str, *, authoritative: bool = False) -> dict[str, Any]:
         """The broker that serves it."""

@@ -1,1 +1,20 @@
-"""What administrators (REST, other brokers) may ask; the only thing that `rest` calls."""
+"""Services for administrators. REST routes and other brokers call them.
+
+They must not know HTTP. Arguments and results are values with full names; calls that other brokers may make are marked
+with `@peer_call`.
+
+| module | what it is |
+|---|---|
+| `service` | `BrokerAdmin`: all services by noun, health, metrics, the peer calls |
+| `topics` | lookup, topics, partitions, stats |
+| `topic_maintenance` | one topic: properties, unload, trim, compaction, single messages |
+| `subscriptions` | subscriptions of regular topics and their cursors |
+| `scalable_topics` | scalable topics: split, merge, subscriptions, stats |
+| `tenants` | tenants, their namespaces, permissions |
+| `namespaces` | clusters, policies of namespaces, bundles, all topics of a namespace |
+| `schemas` | schemas of topics |
+| `publish` | messages published without a connection |
+| `brokers` | the brokers of the cluster: list, drain, configuration |
+| `owner_routing` | calls a method on the broker that serves a topic, or on all brokers |
+| `namespace_rules` | what the controller asks about namespaces and names |
+"""

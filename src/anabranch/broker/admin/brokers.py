@@ -1,6 +1,6 @@
-"""What administrators may ask about brokers: who is there, who leads, what is loaded, how it is configured.
+"""The brokers of the cluster: list, leader, drain, loaded bundles, configuration.
 
-A broker alone is a list of one, and it leads. Settings arrive as shown texts, secrets left out.
+A broker without a cluster is a list of one, and leads. Settings are strings, without secrets.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from anabranch.broker.topic_registry.factory import AnyTopic
 from anabranch.interbroker.peer_calls import Method, peer_call, peer_call_of
 from anabranch.model.errors import Error, NotAllowed, NotFound, NotReady
 
-ALL_SLOTS = 256  # what a broker alone serves
+ALL_SLOTS = 256  # of a broker without a cluster
 _OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
 
 
 class BrokersAdmin:
-    """Implements `rest.brokers_face.BrokersFace`."""
-
     def __init__(
         self,
         services: Callable[[], Services],
@@ -42,7 +40,7 @@ class BrokersAdmin:
         self._metadata_url = metadata_url
 
     async def names(self, cluster: str | None = None) -> list[str]:
-        """Host and HTTP port of each."""
+        """Host and HTTP port of each; NotFound for another cluster."""
         return sorted(one.address.broker_id for one in await self._facts(cluster))
 
     async def _facts(self, cluster: str | None) -> list[BrokerFacts]:
@@ -78,10 +76,10 @@ class BrokersAdmin:
         for one in await self._facts(None):
             if one.is_leader:
                 return {"serviceUrl": one.address.http_url, "brokerId": one.address.broker_id}
-        raise NotReady("no broker leads at the moment: one is being elected")
+        raise NotReady("no broker leads now: the election is running")
 
     async def drain(self, cluster: str, broker: str) -> None:
-        """Everything it serves goes to the others, and it gets nothing any more; done when this returns."""
+        """Moves all its topics to the other brokers; it gets no new ones. NotReady if that takes too long."""
         await self._call(await self._find(cluster, broker), self.drain_here)
 
     async def resume(self, cluster: str, broker: str) -> None:
@@ -98,9 +96,9 @@ class BrokersAdmin:
         peers = self._services().peers
         others = [] if peers is None else [one for one in await peers.facts() if one.id != peers.me]
         if peers is None or all(one.is_draining for one in others):
-            raise NotAllowed("there is no other broker that could take the topics")
+            raise NotAllowed("there is no other broker for the topics")
         if not await peers.drain():
-            raise NotReady("not everything is given away yet; the broker goes on with it")
+            raise NotReady("not all topics have moved yet; the drain continues")
 
     @peer_call("brokers.resume_me")
     async def resume_here(self) -> None:
@@ -120,17 +118,17 @@ class BrokersAdmin:
 
     async def _bundles(self) -> list[tuple[str, AnyTopic]]:
         services = self._services()
-        places: dict[str, Sequence[int]] = {}
+        boundaries: dict[str, Sequence[int]] = {}
         found: list[tuple[str, AnyTopic]] = []
         for topic in services.topics:
             namespace = topic.name.namespace_path
-            if namespace not in places:
+            if namespace not in boundaries:
                 try:
                     record = await services.catalog.policies(namespace)
-                except NotFound:  # deleted a moment ago, its topics are being closed
+                except NotFound:  # just deleted; its topics are being closed
                     continue
-                places[namespace] = bundles.boundaries_of(record.record)
-            found.append((f"{namespace}/{bundles.bundle_of(str(topic.name), places[namespace])}", topic))
+                boundaries[namespace] = bundles.boundaries_of(record.record)
+            found.append((f"{namespace}/{bundles.bundle_of(str(topic.name), boundaries[namespace])}", topic))
         return found
 
     async def topics(self) -> dict[str, Any]:
@@ -142,7 +140,7 @@ class BrokersAdmin:
             try:
                 book = services.topics.sampler.sample(topic)
                 stats = await topic_stats(topic, book, services.clock.now_ms(), services.address.broker_id, options)
-            except Error:  # closed while we looked
+            except Error:  # closed meanwhile
                 continue
             namespace, _, place = bundle.rpartition("/")
             domain = tree.setdefault(namespace, {}).setdefault(place, {}).setdefault(str(topic.name.domain), {})
@@ -150,18 +148,19 @@ class BrokersAdmin:
         return tree
 
     def configuration(self) -> dict[str, str]:
-        """Every setting as text, under its dotted name."""
+        """Every setting as a string, by its dotted name."""
         return dict(self._configuration)
 
     def dynamic(self) -> dict[str, str]:
-        """Settings that were changed while it runs: there is none that can be."""
+        """Settings that were changed at run time: none can be."""
         return {}
 
     def change(self, setting: str) -> None:
+        """NotAllowed: no setting changes at run time."""
         raise NotAllowed(f"Can't update non-dynamic configuration: {setting} is read at start")
 
     def internal(self) -> dict[str, str]:
-        """Where metadata is; the names are Pulsar's."""
+        """Where the metadata is, under Pulsar's names."""
         return {
             "metadataStoreUrl": self._metadata_url,
             "configurationMetadataStoreUrl": self._metadata_url,
@@ -169,7 +168,7 @@ class BrokersAdmin:
         }
 
     async def check_quotas(self) -> None:
-        """Look at all backlogs now instead of with the next sweep."""
+        """Checks all backlog quotas now instead of at the next sweep."""
         for topic in self._services().topics:
             if isinstance(topic, Topic):
                 await topic.housekeeping.check_quota()

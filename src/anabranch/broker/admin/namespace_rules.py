@@ -1,7 +1,6 @@
-"""What namespaces and regular topics mean for scalable topics: the controller's `Rules` and `TopicActivation`, from
-the catalog.
+"""The controller's ports to namespaces and regular topics: `Rules` and `TopicActivation`, on the catalog.
 
-Calls that need the leader of a topic go to it, wherever it is (`ScalableAdmin`).
+Calls that need the leader of a topic go through `ScalableAdmin`, which routes them.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class ScalableRules:
         await self.check_name(topic)
 
     async def check_name(self, topic: TopicName) -> None:
-        catalog, twin = self._services().catalog, regular_name(topic)
-        if await catalog.is_regular(twin):
-            raise AlreadyExists(f"{twin} is a regular topic: migrate it, or take another name")
+        catalog, regular = self._services().catalog, regular_name(topic)
+        if await catalog.is_regular(regular):
+            raise AlreadyExists(f"{regular} is a regular topic: migrate it, or use another name")
 
     async def clear_name(self, topic: TopicName) -> None:
         await self._services().catalog.clear_name(regular_name(topic))
@@ -51,7 +50,7 @@ class ScalableRules:
 
     async def create_by_use(self, topic: TopicName) -> None:
         if not await self.may_auto_create(topic.namespace_path):
-            raise TopicNotFound(f"{topic} does not exist, and is not created by its use")
+            raise TopicNotFound(f"{topic} does not exist, and topics are not created automatically")
         await self._admin.create(str(topic), self._auto_create_segments, {})
 
     async def activate(self, topic: TopicName) -> None:
@@ -62,5 +61,5 @@ class ScalableRules:
 
 
 def regular_name(topic: TopicName) -> TopicName:
-    """The regular topic that would have the same name."""
+    """The regular topic of the same name."""
     return TopicName(Domain.PERSISTENT, topic.tenant, topic.namespace, topic.scalable.local)

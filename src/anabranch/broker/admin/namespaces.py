@@ -1,6 +1,6 @@
-"""What administrators may ask about clusters, namespaces and their policies, as plain calls. HTTP is a skin over it.
+"""Clusters, policies of namespaces, bundles, and calls for all topics of a namespace.
 
-A change counts at once: loaded topics of the namespace are told before the call returns.
+A policy change is applied to the loaded topics before the call returns.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class ForeignCluster(Error):
-    """A cluster that the tenant may not use, or that is not there."""
+    """A cluster that does not exist or that the tenant may not use."""
 
     code = "forbidden"
 
 
 class NamespaceAdmin:
-    """Implements `rest.namespace_face.NamespaceFace`. All topics of a namespace: each broker does its own."""
-
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
         self._routing = OwnerRouting(services)
@@ -44,7 +42,7 @@ class NamespaceAdmin:
         return await self._services().catalog.clusters()
 
     async def cluster(self, name: str) -> dict[str, Any]:
-        """Our own one says by itself where it is."""
+        """The stored record; this cluster's has the addresses of this broker in addition."""
         stored = await self._services().catalog.cluster(name)
         address = self._services().address
         where: dict[str, Any] = {}
@@ -57,25 +55,30 @@ class NamespaceAdmin:
         return {**where, **stored}
 
     async def save_cluster(self, name: str, data: Mapping[str, Any], create: bool) -> None:
+        """AlreadyExists if it exists and `create` is on, NotFound if it does not and `create` is off."""
         await self._services().catalog.save_cluster(name, data, create=create)
 
     async def delete_cluster(self, name: str) -> None:
+        """NotAllowed while a tenant or namespace names it."""
         await self._services().catalog.delete_cluster(name)
 
     async def check_clusters(self, names: Iterable[str]) -> None:
+        """NotAllowed if one of them does not exist."""
         await self._services().catalog.check_clusters(names)
 
     # -- namespaces
 
     async def record(self, namespace: str) -> dict[str, Any]:
-        """The policies as they are stored, under Pulsar's names; NotFound."""
+        """The stored policies, under Pulsar's names; NotFound."""
         return (await self._services().catalog.policies(namespace)).record
 
     async def shown(self, namespace: str) -> dict[str, Any]:
+        """The policies with every key that Pulsar shows."""
         record = await self.record(namespace)
         return shown_record(record, bundles.shown(bundles.boundaries_of(record)))
 
     async def change(self, namespace: str, change: Change) -> None:
+        """`change` may be called several times, and may raise."""
         services = self._services()
         await services.catalog.change_policies(
             namespace, lambda policies: NamespacePolicies.of(change(policies.record))
@@ -83,7 +86,7 @@ class NamespaceAdmin:
         await services.topics.apply_policies(namespace)
 
     async def check_replication(self, tenant: str, names: Iterable[str]) -> None:
-        """Namespaces may only live where their tenant may."""
+        """ForeignCluster if a cluster does not exist or is not allowed to the tenant."""
         wanted, catalog = set(names), self._services().catalog
         unknown = wanted.difference(await catalog.clusters())
         if unknown:
@@ -115,8 +118,8 @@ class NamespaceAdmin:
         return lambda name: name.namespace_path == namespace and bundles.holds(span, str(name))
 
     async def unload(self, namespace: str, bundle: str | None, destination: str | None = None) -> None:
-        """Loaded topics are closed; their clients come back and open them again. With a `destination` (a broker as
-        `brokers list` names it, or its id) they are served there afterwards, like everything of the same hashes."""
+        """Closes loaded topics; their clients reconnect. With a `destination` (a broker as `brokers list` names it, or
+        its id) it serves the bundle's hash range afterwards."""
         await self._inside(namespace, bundle)
         if destination:
             await self._move(namespace, bundle, destination)
@@ -125,7 +128,7 @@ class NamespaceAdmin:
     async def _move(self, namespace: str, bundle: str | None, destination: str) -> None:
         services = self._services()
         if bundle is None:
-            raise BadRequest("a destination is for one bundle: unload the bundles one by one")
+            raise BadRequest("a destination needs one bundle: unload the bundles one by one")
         if services.peers is None:
             if destination != services.address.broker_id:
                 raise NotFound(f"Broker {destination} does not exist")
@@ -141,19 +144,19 @@ class NamespaceAdmin:
 
     @peer_call("policies.unload_mine")
     async def unload_here(self, namespace: str, bundle: str | None) -> None:
-        """What this broker serves."""
+        """Closes the topics that this broker serves."""
         inside, topics, here = await self._inside(namespace, bundle), self._services().topics, self._services().address
         await asyncio.gather(*(topics.close(topic.name, here) for topic in topics if inside(topic.name)))
 
-    # -- all topics of a namespace at once
+    # -- all topics of a namespace
 
     async def _persistent(self, namespace: str, bundle: str | None) -> list[TopicName]:
-        """Wherever they are served."""
+        """Persistent topics of the namespace, on all brokers."""
         inside = await self._inside(namespace, bundle)
         return [name for name in await self._services().catalog.topics(namespace) if inside(name)]
 
     async def _topic(self, topic: str) -> Topic | None:
-        """None: deleted meanwhile."""
+        """None: the topic was deleted meanwhile."""
         try:
             found = await self._services().topics.get(TopicName.parse(topic), create=False)
         except TopicNotFound:
@@ -162,7 +165,7 @@ class NamespaceAdmin:
         return found
 
     async def clear_backlog(self, namespace: str, bundle: str | None, subscription: str | None) -> None:
-        """Subscriptions (or the one named, where it exists) go to the end."""
+        """Moves all subscriptions, or the one named, to the end."""
         await self._routing.call_each(
             await self._persistent(namespace, bundle), self.clear_topic_backlog, subscription=subscription
         )
@@ -177,7 +180,7 @@ class NamespaceAdmin:
                 await one.seek(found.resolve(LATEST))
 
     async def unsubscribe(self, namespace: str, bundle: str | None, subscription: str) -> None:
-        """No topic loses it while another one has consumers on it."""
+        """ConsumerBusy if the subscription has consumers on any topic; then none is deleted."""
         names = await self._persistent(namespace, bundle)
         if any(await self._routing.call_each(names, self.has_consumers, subscription=subscription)):
             raise ConsumerBusy("Subscription has active connected consumers")
@@ -191,7 +194,7 @@ class NamespaceAdmin:
 
     @peer_call("policies.unsubscribe_topic")
     async def unsubscribe_topic(self, topic: str, subscription: str) -> None:
-        """Where it exists."""
+        """Deletes the subscription if it exists."""
         found = await self._topic(topic)
         if found is not None and subscription in found.subscriptions:
             await found.unsubscribe(subscription, force=False)

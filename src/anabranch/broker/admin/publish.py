@@ -1,6 +1,6 @@
-"""Publishing without a connection: what HTTP posts goes the way of every SEND (rates, deduplication, durability).
+"""Publishing without a connection, on the same path as SEND (rate limits, deduplication, durability).
 
-`LocalPeer` stands where a connection would: it reads the receipts that a producer is sent and hands them to who waits.
+`LocalPeer` takes the place of the connection: it reads the receipts and completes the futures of the caller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anabranch.runtime.net import Buffer
 MESSAGES_MAX = 1_000
 FRAME_BYTES_MAX = 1 << 20
 TEXT_TYPES = (SchemaType.NONE, SchemaType.STRING, SchemaType.JSON)
-"""Whose payload is what the text says."""
+"""Types whose payload is the text itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Where each message went (or why not), and the version of their schema."""
+    """Position of each message, or why it was refused, and the version of their schema."""
 
     results: tuple[Position | str, ...]
     schema_version: int | None
 
 
 class LocalPeer:
-    """A peer of this process, for one producer."""
+    """Stands in for the connection of one producer."""
 
     address = "local"
     client_version = SERVER_VERSION
@@ -86,7 +86,7 @@ class LocalPeer:
         return True
 
     def add_pending_bytes(self, size: int) -> None:
-        """The caller posts a bounded number and waits: there is nothing to slow down."""
+        """No backpressure: the caller publishes a bounded number of messages and waits."""
 
     def producer_closed(self, producer_id: int) -> None:
         for waiting in self.answers.values():
@@ -94,7 +94,7 @@ class LocalPeer:
                 waiting.set_exception(NotReady("the topic closed its producers; try again"))
 
     def consumer_closed(self, consumer_id: int) -> None:
-        """There are none."""
+        """It has no consumers."""
 
 
 class PublishAdmin:
@@ -104,7 +104,7 @@ class PublishAdmin:
     async def publish(
         self, topic: str, messages: Sequence[Outgoing], schema: Schema | None, producer_name: str
     ) -> Published:
-        """All durable (or refused one by one) when it returns. The topic must exist; it is not created."""
+        """Each message is durable or refused when it returns. The topic must exist."""
         services, name = self._services(), TopicName.parse(topic)
         if len(messages) > MESSAGES_MAX:
             raise BadRequest(f"at most {MESSAGES_MAX} messages at once")
@@ -131,7 +131,7 @@ class PublishAdmin:
 
     async def _schema_version(self, name: TopicName, schema: Schema | None) -> int | None:
         if schema is not None and schema.type not in TEXT_TYPES:
-            raise BadRequest(f"payloads of type {schema.type.name} cannot be given as text: use a client")
+            raise BadRequest(f"payloads of type {schema.type.name} cannot be given as text; use a client")
         return await self._services().schemas.admit_producer(name, schema)
 
     def _producer(self, peer: LocalPeer, name: TopicName, wanted: str, version: int | None) -> Producer:

@@ -1,4 +1,4 @@
-"""What administrators may ask about schemas, as plain calls with full names and JSON values. HTTP is a skin over it."""
+"""Schemas of topics and the schema policies of namespaces, for administrators. Definitions are strings."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from anabranch.model.schema import BadSchema, Schema, SchemaType, Strategy, key_
 
 
 class SchemaAdmin:
-    """Implements `rest.schema_face.SchemaFace`."""
-
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
 
     async def get(self, topic: str, version: int | None) -> dict[str, Any]:
+        """`version, type, timestamp, data, properties`; NotFound."""
         return _shown(await self._services().schemas.get(TopicName.parse(topic), version))
 
     async def history(self, topic: str) -> list[dict[str, Any]]:
+        """Live versions, oldest first."""
         return [_shown(one) for one in await self._services().schemas.history(TopicName.parse(topic))]
 
     async def register(self, topic: str, kind: str, definition: str, properties: Mapping[str, str]) -> int:
+        """The version of the schema, which is new or not. The topic need not exist."""
         schema = _posted(kind, definition, properties)
         return await self._services().schemas.register(TopicName.parse(topic), schema, by_administrator=True)
 
     async def check(
         self, topic: str, kind: str, definition: str, properties: Mapping[str, str]
     ) -> tuple[str, str | None]:
-        """The strategy that holds, and why the schema does not fit (None when it does)."""
+        """The strategy in force, and why the schema is not compatible (None if it is)."""
         name, schemas = TopicName.parse(topic), self._services().schemas
         strategy = (await schemas.policy(name.namespace_path)).strategy
         try:
@@ -48,12 +49,13 @@ class SchemaAdmin:
         return await self._services().schemas.find(TopicName.parse(topic), _posted(kind, definition, properties))
 
     async def delete(self, topic: str, force: bool) -> int:
+        """The number of the deletion; -1 if the whole history was deleted."""
         name = TopicName.parse(topic)
         await self._services().catalog.policies(name.namespace_path)
         return await self._services().schemas.delete(name, force=force)
 
     async def get_policy(self, namespace: str, policy: str, applied: bool) -> Any:
-        """As the namespace says it (what Pulsar shows for "nothing" otherwise); with `applied` as it holds."""
+        """The policy as set, or what Pulsar shows if it is not; with `applied` the one in force."""
         services = self._services()
         said = (await services.catalog.policies(namespace)).other.get(policy)
         holds = await services.schemas.policy(namespace)
@@ -64,6 +66,7 @@ class SchemaAdmin:
         return unset.get(policy) if said is None else said
 
     async def set_policy(self, namespace: str, policy: str, value: Any) -> None:
+        """None removes it."""
         check_policy(policy, value)
 
         def change(before: NamespacePolicies) -> NamespacePolicies:
@@ -80,7 +83,7 @@ def _posted(kind: str, definition: str, properties: Mapping[str, str]) -> Schema
 
 
 def _key_value_from_text(definition: str) -> bytes:
-    """`{"key": …, "value": …}`: each an Avro definition as JSON, or "" where the type says it all."""
+    """`{"key": …, "value": …}`: each an Avro definition as JSON, or "" for types without a definition."""
     parts = parse_json(definition.encode())
     if not isinstance(parts, dict) or not {"key", "value"} <= parts.keys():
         raise BadSchema('a KEY_VALUE definition is an object like {"key": "", "value": {…}}')

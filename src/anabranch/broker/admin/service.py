@@ -52,11 +52,13 @@ class BrokerAdmin:
         """What other brokers may call here."""
 
     def health(self) -> None:
+        """Raises NotReady, or what is wrong, unless the broker serves."""
         self._check_storage()
         if (peers := self._services().peers) is not None:
             peers.check_valid()
 
     def metrics(self) -> AsyncIterator[bytes]:
+        """Prometheus text, in pieces."""
         services = self._services()
         if self._metrics is None:
             settings = services.settings
@@ -68,9 +70,9 @@ class BrokerAdmin:
                 topics_max=settings.metrics_topics_max,
                 version=SERVER_VERSION,
             )
-        return self._metrics.page(list(services.topics), self._figures, services.scalable)
+        return self._metrics.page(list(services.topics), self._gauges, services.scalable)
 
-    def _figures(self) -> dict[str, float]:
+    def _gauges(self) -> dict[str, float]:
         guard = self._services().guard
         return {
             "anabranch_connections": self._server.connections,

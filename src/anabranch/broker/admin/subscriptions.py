@@ -1,5 +1,7 @@
-"""What administrators may ask of a subscription: where it stands, and to stand elsewhere. Plain calls with full names;
-HTTP is a skin over it. Where Pulsar allows it, a partitioned topic's name means all of its partitions."""
+"""Subscriptions of regular topics and their cursors, for administrators.
+
+Where Pulsar allows it, the name of a partitioned topic means all of its partitions; each is handled by its broker.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anabranch.broker.admin.owner_routing import OwnerRouting
-from anabranch.broker.admin.topic_maintenance import TopicShelf, subscription_of
+from anabranch.broker.admin.topic_maintenance import TopicFinder, subscription_of
 from anabranch.broker.errors import NothingToDo, NotOfThisKind, TopicNotFound
 from anabranch.broker.services import Services
 from anabranch.interbroker.peer_calls import peer_call
@@ -20,46 +22,44 @@ SCAN_STEP = 1_000
 
 
 class SubscriptionAdmin:
-    """Implements `rest.topic_face.CursorFace`. A parent's calls are made for each partition by the broker it is at."""
-
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
-        self._shelf = TopicShelf(services)
+        self._finder = TopicFinder(services)
         self._routing = OwnerRouting(services)
 
     async def _parts(self, topic: str, name: str) -> list[TopicName]:
-        """The partitions of a parent, each of which must have the subscription: nothing is done by halves."""
-        parts = await self._shelf.parts(topic)
+        """The partitions of a topic. SubscriptionNotFound, before any is changed, unless all have the subscription."""
+        parts = await self._finder.parts(topic)
         await self._routing.call_each(parts, self.check, name=name)
         return parts
 
     @peer_call("cursors.check")
     async def check(self, topic: str, name: str) -> None:
         """Raises SubscriptionNotFound."""
-        await self._shelf.subscription(topic, name)
+        await self._finder.subscription(topic, name)
 
-    # -- there or not
+    # -- existence
 
     @peer_call("cursors.names")
     async def names(self, topic: str) -> list[str]:
-        if parts := await self._shelf.parts(topic):
+        if parts := await self._finder.parts(topic):
             return sorted({known for some in await self._routing.call_each(parts, self.names) for known in some})
         name = TopicName.parse(topic)
         if not name.is_persistent:
             return sorted((await self._services().topics.get(name, create=False)).subscriptions)
-        return sorted((await self._shelf.one(topic)).subscriptions)
+        return sorted((await self._finder.one(topic)).subscriptions)
 
     async def create(self, topic: str, name: str, position: Position, properties: Mapping[str, str]) -> None:
-        """On a missing topic that may be created, too."""
+        """`position` is the first entry to deliver, EARLIEST or LATEST. Creates the topic if policy allows it."""
         check_subscription_name(name)
-        await self._ready(topic)
-        place, said = [position.ledger, position.entry], dict(properties)
-        if parts := await self._shelf.parts(topic):
+        await self._ensure_topic(topic)
+        start, given = [position.ledger, position.entry], dict(properties)
+        if parts := await self._finder.parts(topic):
             made = await self._routing.call_each(
-                parts, self.create_on_topic, name=name, position=place, properties=said
+                parts, self.create_on_topic, name=name, position=start, properties=given
             )
         else:
-            made = [await self.create_on_topic(topic, name, place, said)]
+            made = [await self.create_on_topic(topic, name, start, given)]
         if not any(made):
             raise AlreadyExists("Subscription already exists for topic")
 
@@ -67,8 +67,8 @@ class SubscriptionAdmin:
     async def create_on_topic(
         self, topic: str, name: str, position: Sequence[int], properties: Mapping[str, str]
     ) -> bool:
-        """False: it is there."""
-        one = await self._shelf.one(topic)
+        """On one topic; False if the subscription exists."""
+        one = await self._finder.one(topic)
         if name in one.subscriptions:
             return False
         await one.create_subscription(name, one.resolve(Position(*position)), properties)
@@ -77,14 +77,14 @@ class SubscriptionAdmin:
     @peer_call("cursors.durable")
     async def durable_subscriptions(self, topic: str) -> dict[str, dict[str, str]]:
         """Durable subscriptions of one topic, with their properties."""
-        one = await self._shelf.one(topic)
+        one = await self._finder.one(topic)
         return {sub.name: dict(sub.cursor.properties) for sub in one.subscriptions.values() if sub.is_durable}
 
-    async def _ready(self, topic: str) -> None:
-        """The topic is there, created if it may be."""
+    async def _ensure_topic(self, topic: str) -> None:
+        """Creates the topic if it is missing and policy allows it."""
         parsed = TopicName.parse(topic)
         if not parsed.is_persistent:
-            raise BadRequest("subscriptions of non-persistent topics are made by their consumers only")
+            raise BadRequest("only consumers create subscriptions of non-persistent topics")
         services = self._services()
         try:
             if not await services.catalog.partitions_or_create(parsed, auto_create=True):
@@ -94,14 +94,14 @@ class SubscriptionAdmin:
 
     @peer_call("cursors.delete", idempotent=False)
     async def delete(self, topic: str, name: str, force: bool) -> None:
-        if await self._shelf.parts(topic) and TopicName.parse(topic).is_persistent:
+        if await self._finder.parts(topic) and TopicName.parse(topic).is_persistent:
             await self._routing.call_each(await self._parts(topic, name), self.delete, name=name, force=force)
             return
         parsed = TopicName.parse(topic)
         if not parsed.is_persistent:
             await (await self._services().topics.get(parsed, create=False)).unsubscribe(name, force=force)
             return
-        found, _ = await self._shelf.subscription(topic, name)
+        found, _ = await self._finder.subscription(topic, name)
         await found.unsubscribe(name, force=force)
 
     # -- properties
@@ -111,7 +111,7 @@ class SubscriptionAdmin:
         if parts := await self._parts(topic, name):
             found: dict[str, str] = (await self._routing.call_each(parts[:1], self.properties, name=name))[0]
             return found
-        _, one = await self._shelf.subscription(topic, name)
+        _, one = await self._finder.subscription(topic, name)
         return dict(one.cursor.properties)
 
     @peer_call("cursors.set_properties")
@@ -119,15 +119,15 @@ class SubscriptionAdmin:
         if parts := await self._parts(topic, name):
             await self._routing.call_each(parts, self.set_properties, name=name, properties=dict(properties))
             return
-        _, one = await self._shelf.subscription(topic, name)
+        _, one = await self._finder.subscription(topic, name)
         one.cursor.properties = properties
         await one.flush()
 
-    # -- moving
+    # -- position
 
     async def skip(self, topic: str, name: str, count: int) -> None:
-        """Passes over the next unacknowledged entries; more than there are means all."""
-        found, one = await self._shelf.subscription(topic, name)
+        """Skips the next `count` unacknowledged entries, or all if there are fewer."""
+        found, one = await self._finder.subscription(topic, name)
         cursor = one.cursor
         if count <= 0 or not cursor.backlog_entries:
             return
@@ -143,34 +143,34 @@ class SubscriptionAdmin:
     @peer_call("cursors.skip_all")
     async def skip_all(self, topic: str, name: str) -> None:
         if not TopicName.parse(topic).is_persistent:
-            raise NotOfThisKind("a non-persistent topic keeps nothing that could be skipped")
+            raise NotOfThisKind("a non-persistent topic has no backlog")
         if parts := await self._parts(topic, name):
             await self._routing.call_each(parts, self.skip_all, name=name)
             return
-        found, one = await self._shelf.subscription(topic, name)
+        found, one = await self._finder.subscription(topic, name)
         one.skip_to(found.log.last_position)
         await one.flush()
 
     @peer_call("cursors.reset_to_time")
     async def reset_to_time(self, topic: str, name: str, publish_ms: int) -> None:
-        """The first message published at or after comes next. Consumers are cut and come back."""
+        """Seeks to the first message published at or after the time. Consumers are disconnected and reconnect."""
         if parts := await self._parts(topic, name):
             await self._routing.call_each(parts, self.reset_to_time, name=name, publish_ms=publish_ms)
             return
-        found, one = await self._shelf.subscription(topic, name)
+        found, one = await self._finder.subscription(topic, name)
         await one.seek(await found.log.position_at_time(max(publish_ms, 0)))
 
     async def reset_to(self, topic: str, name: str, position: Position, excluded: bool) -> None:
-        found, one = await self._shelf.subscription(topic, name)
+        found, one = await self._finder.subscription(topic, name)
         start = found.resolve(position)
         if excluded and position not in (EARLIEST, LATEST) and found.log.chain.contains(start):
             start = found.log.after(start)
         await one.seek(start)
 
     async def expire_older(self, topic: str, name: str | None, seconds: int) -> None:
-        """None: every subscription. NothingToDo when nothing was old enough."""
+        """None: every subscription. NothingToDo if no message was old enough."""
         before_ms = self._services().clock.now_ms() - seconds * 1000
-        if parts := await self._shelf.parts(topic):
+        if parts := await self._finder.parts(topic):
             expired = sum(await self._routing.call_each(parts, self.expire_on_topic, name=name, before_ms=before_ms))
         else:
             expired = await self.expire_on_topic(topic, name, before_ms)
@@ -179,8 +179,8 @@ class SubscriptionAdmin:
 
     @peer_call("cursors.expire")
     async def expire_on_topic(self, topic: str, name: str | None, before_ms: int) -> int:
-        """How many entries of one topic."""
-        found, expired = await self._shelf.one(topic), 0
+        """Number of expired entries of one topic."""
+        found, expired = await self._finder.one(topic), 0
         first_kept = await found.log.position_at_time(before_ms)
         last = Position(first_kept.ledger, first_kept.entry - 1)
         chosen = list(found.subscriptions.values()) if name is None else [subscription_of(found, name)]
@@ -190,16 +190,16 @@ class SubscriptionAdmin:
         return expired
 
     async def expire_up_to(self, topic: str, name: str, position: Position) -> None:
-        found, one = await self._shelf.subscription(topic, name)
+        found, one = await self._finder.subscription(topic, name)
         if position > found.log.last_position or not one.expire_up_to(position):
             raise NothingToDo(f"Expire message by position not issued on topic {topic} for subscription {name}")
         await one.flush()
 
-    # -- looking
+    # -- analysis
 
     async def analyze(self, topic: str, name: str, start: Position | None) -> dict[str, Any]:
-        """Reads the backlog and counts; stops after a million entries and says so."""
-        found, one = await self._shelf.subscription(topic, name)
+        """Reads the backlog and counts; stops after a million entries (`aborted`)."""
+        found, one = await self._finder.subscription(topic, name)
         cursor, log, read_bytes = one.cursor, found.log, self._services().settings.read_bytes
         position = max(cursor.first_unacked(), start) if start is not None else cursor.first_unacked()
         last, first_seen, last_seen = log.last_position, None, None
@@ -228,5 +228,5 @@ class SubscriptionAdmin:
     async def replicated(self, topic: str, name: str) -> dict[str, bool]:
         names = await self._parts(topic, name)
         if not names:
-            names = [(await self._shelf.subscription(topic, name))[0].name]
+            names = [(await self._finder.subscription(topic, name))[0].name]
         return {str(one): False for one in names}

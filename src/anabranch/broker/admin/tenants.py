@@ -22,6 +22,7 @@ class TenantAdmin:
         return await self._services().catalog.tenants()
 
     async def tenant(self, tenant: str) -> dict[str, Any]:
+        """The stored record; NotFound."""
         return await self._services().catalog.tenant(tenant)
 
     async def create_tenant(self, tenant: str, record: Mapping[str, Any]) -> None:
@@ -35,9 +36,11 @@ class TenantAdmin:
         await self._services().catalog.delete_tenant(tenant)
 
     async def list_namespaces(self, tenant: str) -> list[str]:
+        """As `tenant/namespace`, sorted; NotFound for an unknown tenant."""
         return await self._services().catalog.namespaces(tenant)
 
     async def create_namespace(self, namespace: str, record: Mapping[str, Any]) -> None:
+        """`record`: policies under Pulsar's names."""
         await self._services().catalog.create_namespace(namespace, dict(record))
 
     async def delete_namespace(self, namespace: str) -> None:
@@ -47,10 +50,11 @@ class TenantAdmin:
     # -- permissions
 
     async def grants(self, namespace: str) -> Grants:
+        """NotFound for an unknown namespace."""
         await self._services().catalog.policies(namespace)
         return await self._services().catalog.grants(namespace)
 
     async def change_grants(self, namespace: str, change: Callable[[Grants], Grants]) -> None:
-        """Counts at once: what was opened by a grant that is gone is closed."""
+        """Takes effect at once: producers and consumers that lose their permission are closed."""
         await self._services().catalog.change_grants(namespace, change)
         await self._server.permissions_changed(namespace.partition("/")[0], namespace)

@@ -1,5 +1,4 @@
-"""What administrators may ask of one topic beyond its existence: properties, upkeep, single messages, inner figures.
-Plain calls with full names; HTTP is a skin over it."""
+"""One topic for administrators: properties, unload, trim, compaction, single messages, internal stats."""
 
 from __future__ import annotations
 
@@ -23,17 +22,17 @@ PEEK_MAX = 100_000
 MESSAGE_BYTES = 1
 
 
-class TopicShelf:
-    """Topics by name, for administrators: loaded when asked for, partitions found by their parent's name."""
+class TopicFinder:
+    """Finds topics by name and loads them; finds the partitions of a topic."""
 
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
 
     async def one(self, topic: str) -> Topic:
-        """A persistent topic that is no parent of partitions; TopicNotFound, NotOfThisKind."""
+        """A persistent topic without partitions; TopicNotFound, NotOfThisKind."""
         services, name = self._services(), TopicName.parse(topic)
         if await services.catalog.partitions(name):
-            raise NotOfThisKind(f"{name} is partitioned: ask one of its partitions")
+            raise NotOfThisKind(f"{name} is partitioned: name one of its partitions")
         if not name.is_persistent:
             raise NotOfThisKind(f"{name} is not persistent")
         try:
@@ -44,7 +43,7 @@ class TopicShelf:
         return found
 
     async def parts(self, topic: str) -> list[TopicName]:
-        """The partitions of a topic, wherever they are served; none of a plain topic."""
+        """The partitions of a topic, on all brokers; empty for a topic without partitions."""
         name = TopicName.parse(topic)
         return [name.partition(index) for index in range(await self.partitions(topic))]
 
@@ -64,20 +63,20 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
 
 
 class TopicMaintenance:
-    """Implements `rest.topic_face.TopicFace`. A parent's calls are made for each partition by the broker it is at."""
+    """Calls for a partitioned topic are made for each partition, on the broker that serves it."""
 
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
-        self._shelf = TopicShelf(services)
+        self._finder = TopicFinder(services)
         self._routing = OwnerRouting(services)
 
     # -- properties
 
     async def properties(self, topic: str) -> dict[str, str]:
-        if await self._shelf.partitions(topic):
+        if await self._finder.partitions(topic):
             record = await self._services().catalog.partitioned_record(TopicName.parse(topic))
             return dict(record.get("properties", {}))
-        return (await self._shelf.one(topic)).log.properties
+        return (await self._finder.one(topic)).log.properties
 
     async def add_properties(self, topic: str, added: Mapping[str, str]) -> None:
         await self._change_properties(topic, lambda known: {**known, **added})
@@ -86,23 +85,23 @@ class TopicMaintenance:
         await self._change_properties(topic, lambda known: {name: text for name, text in known.items() if name != key})
 
     async def _change_properties(self, topic: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        if await self._shelf.partitions(topic):
+        if await self._finder.partitions(topic):
             await self._services().catalog.change_partitioned(TopicName.parse(topic), change)
         else:
-            found = await self._shelf.one(topic)
+            found = await self._finder.one(topic)
             await found.log.set_properties(change(found.log.properties))
 
-    # -- upkeep
+    # -- maintenance
 
     @peer_call("care.unload")
     async def unload(self, topic: str) -> None:
-        """Closed where it is; its clients come back and open it again."""
-        if parts := await self._shelf.parts(topic):
+        """Closes the topic; its clients reconnect and load it again."""
+        if parts := await self._finder.parts(topic):
             await self._routing.call_each(parts, self.unload)
             return
         topics, name = self._services().topics, TopicName.parse(topic)
         if name.is_persistent:
-            name = (await self._shelf.one(topic)).name
+            name = (await self._finder.one(topic)).name
         elif topics.loaded(name) is None:
             if name.partition_index >= 0:
                 return
@@ -111,68 +110,68 @@ class TopicMaintenance:
 
     @peer_call("care.trim")
     async def trim(self, topic: str) -> None:
-        """Drop what is consumed and not retained now, the open ledger included."""
-        if parts := await self._shelf.parts(topic):
+        """Deletes consumed messages that are not retained, also of the open ledger."""
+        if parts := await self._finder.parts(topic):
             await self._routing.call_each(parts, self.trim)
             return
-        one = await self._shelf.one(topic)
+        one = await self._finder.one(topic)
         if not one.log.is_terminated:
             await one.log.roll()
         await one.log.trim()
 
     @peer_call("care.truncate")
     async def truncate(self, topic: str) -> None:
-        """All subscriptions go to the end; what nobody needs any more is dropped."""
-        if parts := await self._shelf.parts(topic):
+        """Moves all subscriptions to the end and deletes consumed messages."""
+        if parts := await self._finder.parts(topic):
             await self._routing.call_each(parts, self.truncate)
             return
-        one = await self._shelf.one(topic)
+        one = await self._finder.one(topic)
         for subscription in list(one.subscriptions.values()):
             subscription.skip_to(one.log.last_position)
         await self.trim(topic)
 
     @peer_call("care.compact")
     async def compact(self, topic: str) -> None:
-        """Begin, on every partition."""
-        if parts := await self._shelf.parts(topic):
+        """Starts compaction, on every partition."""
+        if parts := await self._finder.parts(topic):
             await self._routing.call_each(parts, self.compact)
         else:
-            (await self._shelf.one(topic)).compact()
+            (await self._finder.one(topic)).compact()
 
     async def compaction(self, topic: str) -> dict[str, str]:
-        stats = (await self._shelf.one(topic)).compactor.stats
+        stats = (await self._finder.one(topic)).compactor.stats
         return {"status": stats.status.value, "lastError": stats.last_error}
 
     async def terminate_partitions(self, topic: str) -> list[Position]:
-        if not (parts := await self._shelf.parts(topic)):
+        if not (parts := await self._finder.parts(topic)):
             raise NotOfThisKind(f"{topic} is not partitioned")
         return [Position(*last) for last in await self._routing.call_each(parts, self.terminate_one)]
 
     @peer_call("care.terminated")
     async def terminate_one(self, topic: str) -> tuple[int, int]:
-        """Ends one topic; its last position."""
-        last = await (await self._shelf.one(topic)).terminate()
+        """Terminates one topic; its last position."""
+        last = await (await self._finder.one(topic)).terminate()
         return last.ledger, last.entry
 
     # -- single messages
 
     async def last_message(self, topic: str) -> tuple[Position, int]:
         """Position and, for a batch, the index of its last message (else -1)."""
-        found = await self._shelf.one(topic)
+        found = await self._finder.one(topic)
         last, index = await found.last_message()
         return (Position(found.log.after(last).ledger, -1), -1) if last == EARLIEST else (last, index)
 
     async def message_at(self, topic: str, publish_ms: int) -> Position:
-        """First message published at or after; one past the last when all are older."""
-        found = await self._shelf.one(topic)
+        """First message published at or after the time; one past the last if all are older."""
+        found = await self._finder.one(topic)
         return EARLIEST if publish_ms <= 0 else await found.log.position_at_time(publish_ms)
 
     async def message(self, topic: str, position: Position) -> StoredEntry:
-        return await self._read(await self._shelf.one(topic), position)
+        return await self._read(await self._finder.one(topic), position)
 
     async def examine(self, topic: str, from_earliest: bool, number: int) -> StoredEntry:
-        """The n-th entry from the beginning or from the end; n is moved into what there is."""
-        found = await self._shelf.one(topic)
+        """The n-th entry from the beginning or the end; n is clamped to the existing entries."""
+        found = await self._finder.one(topic)
         chain = found.log.chain
         if not chain.entries:
             raise NotFound("Could not examine messages due to the total message is zero")
@@ -182,11 +181,11 @@ class TopicMaintenance:
             if left <= info.entries:
                 return await self._read(found, Position(info.id, left - 1))
             left -= info.entries
-        raise AssertionError("the chain holds as many entries as it says")
+        raise AssertionError("the chain counts its entries")
 
     async def peek(self, topic: str, subscription: str, number: int) -> StoredEntry:
-        """The n-th entry that the subscription has not acknowledged. Looks, and changes nothing."""
-        found, looked_at = await self._shelf.subscription(topic, subscription)
+        """The n-th entry that the subscription has not acknowledged. Changes nothing."""
+        found, looked_at = await self._finder.subscription(topic, subscription)
         cursor = looked_at.cursor
         if not 1 <= number <= min(cursor.backlog_entries, PEEK_MAX):
             raise NotFound("Message not found")
@@ -202,16 +201,16 @@ class TopicMaintenance:
                 return found[0]
         raise NotFound("Message not found")
 
-    # -- figures
+    # -- stats
 
     async def backlog_size(self, topic: str, position: Position) -> int:
-        """Bytes behind a position."""
-        found = await self._shelf.one(topic)
+        """Bytes after a position."""
+        found = await self._finder.one(topic)
         return 0 if position == LATEST else bytes_after(found.log.chain, position)
 
     async def internal_stats(self, topic: str) -> dict[str, Any]:
-        """Of a parent: of each partition."""
-        parts = await self._shelf.parts(topic)
+        """Internal stats of each partition of a topic."""
+        parts = await self._finder.parts(topic)
         if not parts:
             raise TopicNotFound(f"Partitioned Topic {TopicName.parse(topic)} not found")
         figures = await self._routing.call_each(parts, self.topic_internal_stats)
@@ -222,19 +221,19 @@ class TopicMaintenance:
 
     @peer_call("care.inner_stats")
     async def topic_internal_stats(self, topic: str) -> dict[str, Any]:
-        """Of one topic."""
-        return internal_stats(await self._shelf.one(topic))
+        """Internal stats of one topic."""
+        return internal_stats(await self._finder.one(topic))
 
     @peer_call("care.internal_info")
     async def internal_info(self, topic: str) -> dict[str, Any]:
-        if parts := await self._shelf.parts(topic):
+        if parts := await self._finder.parts(topic):
             infos = await self._routing.call_each(parts, self.internal_info)
             return {"version": 0, "partitions": dict(zip(map(str, parts), infos, strict=True))}
-        return _info(await self._shelf.one(topic))
+        return _info(await self._finder.one(topic))
 
     async def offline_backlog(self, topic: str) -> dict[str, Any]:
-        """What Pulsar estimates without loading the topic; here it is simply read off."""
-        found = await self._shelf.one(topic)
+        """Pulsar estimates this without loading the topic; here the topic is loaded."""
+        found = await self._finder.one(topic)
         cursors = {
             one.name: {"backlog": one.cursor.backlog_entries, "cursorLedgerId": -1}
             for one in found.subscriptions.values()

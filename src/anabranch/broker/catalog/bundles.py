@@ -1,5 +1,4 @@
-"""Bundles: the hash ranges Pulsar divides a namespace into. One broker serves them all here, but tools name them.
-Pure. A topic's place is the CRC-32 of its full name."""
+"""Bundles: the hash ranges of a namespace, as Pulsar's tools name them. A topic's hash is CRC-32 of its full name."""
 
 from __future__ import annotations
 
@@ -31,20 +30,20 @@ def shown(boundaries: Sequence[int]) -> dict[str, Any]:
 
 
 def parse_bundles(value: Any) -> dict[str, Any] | None:
-    """What a namespace is created with; None for "as usual"."""
+    """The bundles that a namespace is created with; None: the default."""
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise BadRequest('bundles are an object like {"numBundles": 4}')
+        raise BadRequest('bundles must be an object like {"numBundles": 4}')
     given, count = value.get("boundaries"), value.get("numBundles", 0)
     if not isinstance(count, int) or isinstance(count, bool) or count > COUNT_MAX:
-        raise BadRequest(f"numBundles is a number up to {COUNT_MAX}")
+        raise BadRequest(f"numBundles must be a number up to {COUNT_MAX}")
     if not given:
         return shown(evenly(count)) if count > 0 else None
     try:
         places = sorted({int(text, 16) for text in given})
     except (TypeError, ValueError) as error:
-        raise BadRequest("boundaries are texts like 0x40000000") from error
+        raise BadRequest("boundaries must be strings like 0x40000000") from error
     if len(places) < 2 or len(places) > COUNT_MAX or places[0] != 0 or places[-1] != FULL:
         raise BadRequest("boundaries span 0x00000000 to 0xffffffff")
     return shown(places)

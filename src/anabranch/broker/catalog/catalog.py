@@ -1,8 +1,8 @@
-"""What exists: tenants, namespaces with their policies, partitioned topics, plain topics. Lives in the metadata store.
+"""Reads and writes the records of tenants, namespaces, clusters and topics in the metadata store.
 
 Keys: `/clusters/C`, `/tenants/T`, `/namespaces/T/N`, `/partitioned/DOMAIN/T/N/NAME`, and the topic records that storage
-writes below `/managed/T/N/persistent/NAME` (their existence is the topic's). NAME is the form-url-encoded local name.
-Must not know connections or loaded topics.
+writes below `/managed/T/N/persistent/NAME`; a topic exists if it has such a record. NAME is the form-url-encoded local
+name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anabranch.broker.catalog.name_conflicts import clear, settle
+from anabranch.broker.catalog.name_conflicts import resolve_for_regular, resolve_for_scalable
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER, Policies
 from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TooManyTopics, TopicNotFound
 from anabranch.broker.settings import BrokerSettings
@@ -29,7 +29,7 @@ _REGULAR = (Domain.PERSISTENT, Domain.NON_PERSISTENT)
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicies:
-    """What a namespace says about its topics; None = the broker's default."""
+    """The record of a namespace; None: the broker's default."""
 
     deduplication: bool | None = None
     other: dict[str, Any] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class NamespacePolicies:
 
     @property
     def record(self) -> dict[str, Any]:
-        """All of it, under Pulsar's names."""
+        """All policies, under Pulsar's names."""
         record: dict[str, Any] = dict(self.other)
         if self.deduplication is not None:
             record["deduplicationEnabled"] = self.deduplication
@@ -61,7 +61,7 @@ class Catalog:
         self._settings = settings
 
     async def ensure_defaults(self) -> None:
-        """`public/default` and our own cluster exist on every fresh data directory."""
+        """Creates `public/default` and this cluster's record if they are missing."""
         for key in (
             f"/clusters/{LOCAL_CLUSTER}",
             f"/tenants/{DEFAULT_TENANT}",
@@ -79,7 +79,7 @@ class Catalog:
         return sorted(await self._store.children("/tenants"))
 
     async def tenant(self, tenant: str) -> dict[str, Any]:
-        """The tenant's record: `adminRoles` and `allowedClusters` as far as they were given."""
+        """The tenant's record: `adminRoles` and `allowedClusters` if they were given."""
         found = await self._store.get(f"/tenants/{check_tenant(tenant)}")
         if found is None:
             raise NotFound("Tenant does not exist")
@@ -87,14 +87,14 @@ class Catalog:
         return record
 
     async def update_tenant(self, tenant: str, record: dict[str, Any]) -> None:
-        """Replaces all of it."""
+        """Replaces the record."""
         found = await self._store.get(f"/tenants/{check_tenant(tenant)}")
         if found is None:
             raise NotFound(f"Tenant {tenant} not found")
         try:
             await self._store.put(f"/tenants/{tenant}", json.dumps(record).encode(), expected=found.version)
         except VersionMismatch as raced:
-            raise NotAllowed(f"tenant {tenant!r} is changed by somebody else at the same time") from raced
+            raise NotAllowed(f"tenant {tenant!r} was changed concurrently; try again") from raced
 
     async def create_tenant(self, tenant: str, record: dict[str, Any]) -> None:
         check_tenant(tenant)
@@ -142,7 +142,7 @@ class Catalog:
         return NamespacePolicies.load(found.value)
 
     async def effective(self, namespace: str) -> Policies:
-        """What holds there, the broker's defaults included."""
+        """The policies in force, with the broker's defaults."""
         return Policies.of((await self.policies(namespace)).record, self._settings)
 
     async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
@@ -151,7 +151,7 @@ class Catalog:
     async def change_policies(
         self, namespace: str, change: Callable[[NamespacePolicies], NamespacePolicies]
     ) -> NamespacePolicies:
-        """Read, change, write, again when somebody else wrote between; answers what is stored now."""
+        """Compare-and-set with retries; returns the stored policies. `change` may be called several times."""
         for _ in range(CAS_TRIES):
             found = await self._store.get(f"/namespaces/{namespace}")
             if found is None:
@@ -162,9 +162,9 @@ class Catalog:
                 return changed
             except VersionMismatch:
                 continue
-        raise NotAllowed(f"namespace {namespace!r} is changed by too many at once")
+        raise NotAllowed(f"namespace {namespace!r} has too many concurrent changes; try again")
 
-    # -- who may do what: missing records grant nothing
+    # -- permissions: a missing record grants nothing
 
     async def tenant_admins(self, tenant: str) -> frozenset[str]:
         found = await self._store.get(f"/tenants/{check_tenant(tenant)}")
@@ -176,7 +176,7 @@ class Catalog:
         return Grants() if found is None else Grants.load(NamespacePolicies.load(found.value).other)
 
     async def change_grants(self, namespace: str, change: Callable[[Grants], Grants]) -> None:
-        """The rest of the namespace's record stays as it is."""
+        """Changes only the grants in the namespace's record."""
 
         def changed(policies: NamespacePolicies) -> NamespacePolicies:
             return replace(policies, other={**policies.other, **change(Grants.load(policies.other)).dump()})
@@ -209,10 +209,10 @@ class Catalog:
             expected = ABSENT if found is None else found.version
             await self._store.put(key, json.dumps(dict(data)).encode(), expected=expected)
         except VersionMismatch as raced:
-            raise NotAllowed(f"cluster {name!r} is changed by somebody else at the same time") from raced
+            raise NotAllowed(f"cluster {name!r} was changed concurrently; try again") from raced
 
     async def delete_cluster(self, name: str) -> None:
-        """Only one that nobody refers to."""
+        """NotAllowed while a tenant or namespace refers to it."""
         await self.cluster(name)
         if name == LOCAL_CLUSTER:
             raise NotAllowed("this broker's own cluster cannot be deleted")
@@ -241,37 +241,37 @@ class Catalog:
         return f"/partitioned/{topic.domain}/{topic.namespace_path}/{topic.encoded_local}"
 
     async def is_scalable(self, topic: TopicName) -> bool:
-        """Is the name taken by a scalable topic? Then there is no regular one, and none may be made beside it."""
+        """Whether a scalable topic has the name. Then no regular one may be created."""
         return await self._store.get(scalable_topic_key(topic)) is not None
 
     async def is_regular(self, topic: TopicName) -> bool:
-        """Is the name taken by a regular topic, partitioned or not, as the store has it now?"""
+        """Whether a regular topic, partitioned or not, has the name, after a sync of the store."""
         await self._store.sync()
         return await self.exists(topic) or bool(await self.partitions(topic))
 
-    async def settle(self, topic: TopicName, *, is_new: bool = True) -> None:
-        """A regular topic is there: raises AlreadyExists when a scalable one has the name (`twins`)."""
+    async def resolve_name_conflict(self, topic: TopicName, *, is_new: bool = True) -> None:
+        """For a regular topic with a record: AlreadyExists if a scalable one has the name (`name_conflicts`)."""
         if topic.domain in _REGULAR:
-            await settle(self._store, topic, sync=is_new)
+            await resolve_for_regular(self._store, topic, sync=is_new)
 
     async def clear_name(self, topic: TopicName) -> None:
-        """Of a scalable topic that is led: what the making of this regular one left behind goes (`twins`)."""
-        await clear(self._store, self.topic_key(topic), self._partitioned_key(topic))
+        """For a scalable topic that is led: deletes what an interrupted creation of this regular one left."""
+        await resolve_for_scalable(self._store, self.topic_key(topic), self._partitioned_key(topic))
 
     async def check_regular(self, topic: TopicName) -> None:
-        """What clients of regular topics are told of a scalable one: as with Pulsar, that it is not there."""
+        """TopicNotFound, as with Pulsar, if the name belongs to a scalable topic."""
         if topic.domain not in _REGULAR or not await self.is_scalable(topic):
             return
-        if await self.exists(topic) or await self.partitions(topic):  # somebody died while both were made
+        if await self.exists(topic) or await self.partitions(topic):  # a creator crashed between write and check
             try:
-                await self.settle(topic)
+                await self.resolve_name_conflict(topic)
                 return
             except AlreadyExists:
-                pass  # as always, then
+                pass  # the scalable topic stays
         raise TopicNotFound(f"Topic {topic} not found: {topic.scalable} is a scalable topic")
 
     async def check_free(self, topic: TopicName) -> None:
-        """Raises AlreadyExists when a regular topic is to be made and a scalable one has the name."""
+        """Before a regular topic is created: AlreadyExists if a scalable one has the name."""
         if topic.domain in _REGULAR and await self.is_scalable(topic):
             raise AlreadyExists(f"{topic.scalable} already exists: a regular topic cannot have its name")
 
@@ -309,7 +309,7 @@ class Catalog:
                 return
             except VersionMismatch:
                 continue
-        raise NotAllowed(f"{topic} is changed by too many at once")
+        raise NotAllowed(f"{topic} has too many concurrent changes; try again")
 
     async def partitioned_topics(self, namespace: str, domain: str) -> list[TopicName]:
         tenant, name = parse_namespace(namespace)
@@ -336,25 +336,25 @@ class Catalog:
             await self._store.put(key, value, expected=ABSENT)
         except VersionMismatch as taken:
             raise AlreadyExists(f"partitioned topic {topic} already exists") from taken
-        except OutcomeUnknown:  # whether it is there or not: not beside a scalable one
-            await self._settle_partitioned(topic, key, value)
+        except OutcomeUnknown:  # the record may exist, so the conflict is resolved here too
+            await self._resolve_partitioned(topic, key, value)
             raise
-        await self._settle_partitioned(topic, key, value)
+        await self._resolve_partitioned(topic, key, value)
 
-    async def _settle_partitioned(self, topic: TopicName, key: str, value: bytes) -> None:
+    async def _resolve_partitioned(self, topic: TopicName, key: str, value: bytes) -> None:
         try:
-            await self.settle(topic)
+            await self.resolve_name_conflict(topic)
         except AlreadyExists:
             found = await self._store.get(key)
             if found is not None and found.value == value:
                 try:
                     await self._store.delete(key, expected=found.version)
                 except (VersionMismatch, KeyMissing):
-                    pass  # somebody else took it, as it is, or away
+                    pass  # changed or deleted by another broker
             raise
 
     async def grow_partitions(self, topic: TopicName, count: int, prepare: Callable[[range], Awaitable[None]]) -> None:
-        """More partitions. `prepare` makes the new ones ready before any client can learn of them."""
+        """Adds partitions. `prepare` creates them before a client can see the new count."""
         self._check_count(count)
         found = await self._store.get(self._partitioned_key(topic))
         if found is None:
@@ -376,13 +376,13 @@ class Catalog:
             raise TopicNotFound(f"no such partitioned topic: {topic}") from missing
 
     async def partitions_or_create(self, topic: TopicName, auto_create: bool) -> int:
-        """What PARTITIONED_METADATA answers: the count; a missing topic is created by policy first where allowed."""
+        """Number of partitions for PARTITIONED_METADATA. Creates a missing partitioned topic if policy allows it."""
         holds = await self.effective(topic.namespace_path)
         _check_local(holds, topic.namespace_path)
         if topic.partition_index >= 0:
             return 0
         if topic.domain is Domain.TOPIC:
-            raise TopicNotFound(f"Topic {topic} not found: it is no regular topic")
+            raise TopicNotFound(f"Topic {topic} not found: it is not a regular topic")
         await self.check_regular(topic)
         count = await self.partitions(topic)
         if count or await self.exists(topic):
@@ -400,7 +400,7 @@ class Catalog:
         return 0
 
     async def check_may_load(self, topic: TopicName, create: bool) -> bool:
-        """Raises TopicNotFound when the topic is missing and may not be created; answers whether it exists."""
+        """Whether the topic exists; TopicNotFound if it does not and may not be created."""
         holds = await self.effective(topic.namespace_path)
         _check_local(holds, topic.namespace_path)
         await self.check_regular(topic)
@@ -421,7 +421,7 @@ class Catalog:
         return False
 
     async def check_room(self, namespace: str, count: int) -> None:
-        """May the namespace have so many topics more?"""
+        """TooManyTopics if the namespace may not have `count` more topics."""
         holds = await self.effective(namespace)
         _check_local(holds, namespace)
         if holds.topics_max and len(await self._store.children(f"/managed/{namespace}/persistent")) + count > (

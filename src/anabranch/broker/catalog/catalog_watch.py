@@ -1,8 +1,8 @@
-"""Changes that another broker made to what namespaces and tenants say, noticed here. Nothing is asked in intervals.
+"""Applies changes of namespaces and tenants that other brokers made. It follows the store's change hints; no polling.
 
-A hint names a key; who applies it (`Topics.apply_policies`, `BrokerServer.permissions_changed`) reads what it says now.
-After a gap in the hints everything that is loaded is gone through. Schemas, numbers
-of partitions and grants are read from the store whenever they are asked for, so nothing of them can grow old here.
+A hint names a key; `TopicRegistry.apply_policies` and `BrokerServer.permissions_changed` read its current value. After
+a gap in the hints everything that is loaded is checked. Schemas, partition counts and grants are read from the store
+on use, so they are never stale.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OpenConnections(Protocol):
 
 @dataclass(slots=True)
 class Unread:
-    """What has to be looked at again: grows with hints, is emptied by who looks. Each thing is in it once."""
+    """Set of namespaces and tenants to check again. Hints add to it, `take` empties it."""
 
     namespaces: dict[str, None] = field(default_factory=dict)
     tenants: dict[str, None] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Unread:
             self.tenants[change.key.removeprefix(f"{TENANTS}/")] = None
 
     def take(self, loaded: Iterable[TopicName]) -> tuple[list[str], list[str]]:
-        """Namespaces and tenants to look at; only what is loaded has anything to notice."""
+        """Namespaces and tenants to check. Namespaces without loaded topics are left out."""
         loaded = list(loaded)
         namespaces, tenants = {name.namespace_path for name in loaded}, {name.tenant for name in loaded}
         if not self.is_everything:
@@ -121,7 +121,7 @@ class CatalogWatch:
                     await self._apply(namespaces, tenants)
                 failures = 0
             except (StoreUnavailable, TimeoutError) as error:
-                log.warning("changed policies not applied yet", extra={"reason": str(error)})
+                log.warning("changed policies not applied; will be retried", extra={"reason": str(error)})
                 self._unread.namespaces.update(dict.fromkeys(namespaces))
                 self._unread.tenants.update(dict.fromkeys(tenants))
                 self._noted.set()
@@ -133,7 +133,7 @@ class CatalogWatch:
             try:
                 await self._topics.apply_policies(namespace)
             except NamespaceNotFound:
-                continue  # deleted: what is loaded of it is being closed
+                continue  # deleted; its topics are being closed
             await self._connections.permissions_changed(namespace.partition("/")[0], namespace)
         for tenant in tenants:
             await self._connections.permissions_changed(tenant)

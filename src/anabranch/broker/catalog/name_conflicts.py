@@ -1,22 +1,20 @@
-"""One name, one topic: when a regular and a scalable one are made at the same moment, exactly one of them stays.
+"""Conflict of a regular and a scalable topic of one name: if both are created concurrently, exactly one stays.
 
-| regular topic                                   | scalable topic                                                 |
-|-------------------------------------------------|----------------------------------------------------------------|
-| writes its record                               | writes its record, which nobody leads yet                      |
-| then looks for a scalable one (`settle`):       | then looks for a regular one, before it is led for the first   |
-| not led yet: takes that away, and stays;        | time: if there is one, its record goes;                        |
-| led: takes its own back                         | otherwise its leader writes its term into it                   |
+| regular topic                                   | scalable topic                                                   |
+|-------------------------------------------------|------------------------------------------------------------------|
+| writes its record                               | writes its record, without a leader term                         |
+| then checks for a scalable one:                 | then checks for a regular one, before it is led for the first    |
+| without a leader term: deletes that record;     | time: if there is one, deletes its own record;                   |
+| with a leader term: deletes its own             | otherwise its leader writes the first term into the record       |
 
-Taking the record away and writing the first term into it are compare-and-sets of one record: one of them fails. Both
-looks come after the own write, so one of the two sees the other.
+Deleting the scalable topic's record and writing the first term into it are compare-and-sets of one record, so one of
+them fails. Both checks come after the own write, so at least one creator sees the other's record.
 
-Whoever dies between its write and its look leaves both. Then the same rule is applied by the next one who looks: a
-regular name is looked at so whenever it is used (`Catalog.check_regular`, `TopicFactory`), and the leader of a scalable
-topic clears its name (`clear`) whenever it begins. A regular topic beside a scalable one that is led never passed its
-own look, so nobody was ever let in: nothing is in it, and it can go. (One that an older version let clients into all
-the same, which shows in its records, is kept and refused.)
-
-Knows the store, and of the scalable topic's record where it is and whether it was ever led.
+A creator that crashes between its write and its check leaves both records. The next check applies the same rule: a
+regular name is checked on every use (`Catalog.check_regular`, `TopicFactory`), and the leader of a scalable topic
+resolves its name each time it starts (`resolve_for_scalable`). A regular topic beside a led scalable one has never
+passed its check, so it never admitted a client and is empty; it is deleted. One that an older version admitted clients
+to, as its records show, is kept and refused.
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ from anabranch.storage.topic.topic_record import decode_record
 log = logging.getLogger(__name__)
 
 
-async def settle(store: MetadataStore, topic: TopicName, *, sync: bool = True) -> None:
-    """The regular topic's record is there. Raises AlreadyExists when it has to go; StoreUnavailable. Without `sync` the
-    record must have been there for a while."""
+async def resolve_for_regular(store: MetadataStore, topic: TopicName, *, sync: bool = True) -> None:
+    """After the regular topic's record is written. Raises AlreadyExists if that record has to be deleted;
+    StoreUnavailable. Without `sync` the record must be older than any concurrent creation."""
     while True:
         if sync:
             await store.sync()
@@ -47,11 +45,11 @@ async def settle(store: MetadataStore, topic: TopicName, *, sync: bool = True) -
         try:
             await store.delete(scalable_topic_key(topic), expected=found.version)
         except (VersionMismatch, KeyMissing):
-            continue  # it was led, or gave way, at this moment
+            continue  # it got its first term, or was deleted, meanwhile
 
 
-async def clear(store: MetadataStore, record_key: str, partitioned_key: str) -> None:
-    """The scalable topic is led: what the making of a regular one left at these keys goes, if nobody ever came in."""
+async def resolve_for_scalable(store: MetadataStore, record_key: str, partitioned_key: str) -> None:
+    """For a scalable topic that is led: deletes the records of a regular one that never admitted a client."""
     found = await store.get(record_key)
     if found is not None and decode_record(found.value).epoch == 1:
         await _remove(store, record_key, found.version)
@@ -71,5 +69,5 @@ async def _remove(store: MetadataStore, key: str, version: Version) -> None:
     try:
         await store.delete(key, expected=version)
     except (VersionMismatch, KeyMissing):
-        return  # whoever made it has withdrawn it, or is about to: it looks after its write
-    log.info("regular topic beside a scalable one removed", extra={"key": key})
+        return  # its creator deleted it, or will do so at its check
+    log.info("deleted the record of a regular topic that conflicts with a scalable one", extra={"key": key})

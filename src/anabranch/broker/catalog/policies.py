@@ -1,12 +1,12 @@
-"""What holds for the topics of a namespace: its record (Pulsar's names) over the broker's settings. Pure values.
+"""The policies in force for the topics of a namespace: its record (Pulsar's names) over the broker's settings.
 
-`Policies.of` never fails on a record that `policyrules` let in. Limits: 0 = no limit. Times carry their unit.
+`Policies.of` accepts every record that `policy_fields` accepts. Limits: 0 = no limit. Times carry their unit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -169,3 +169,20 @@ def _inactive(value: Mapping[str, Any] | None) -> InactiveRule | None:
         return None
     mode = DeleteMode(value.get("inactiveTopicDeleteMode") or DeleteMode.NO_SUBSCRIPTIONS)
     return InactiveRule(mode, int(value.get("maxInactiveDurationSeconds") or 0))
+
+
+def segment_policies(policies: Policies, kept: Retention) -> Policies:
+    """Policies of the segments of scalable topics. `kept` is their retention unless the namespace has one."""
+    return for_segments(replace(policies, retention=policies.retention or kept))
+
+
+def for_segments(policies: Policies) -> Policies:
+    """Without policies that delete or compact topics: the topic's layout decides how long a segment exists."""
+    return replace(
+        policies,
+        deduplicate=True,
+        inactive=None,
+        auto_create_subscriptions=True,  # the controller decides
+        subscription_expires_minutes=0,
+        compaction_threshold_bytes=0,
+    )

@@ -1,7 +1,7 @@
-"""The policies of a namespace as data: path, verb, key of the record, what may be stored, what "not set" answers. Pure.
+"""The policies of a namespace as data: path, verb, key of the record, parser, and the value shown if unset.
 
-A parser takes the body's JSON and the present record, and returns what is stored or raises: BadRequest (400) for what
-makes no sense, NotAllowed (412) for values out of bounds. Unknown fields are left out, unknown words are refused.
+A parser takes the body's JSON and the present record, and returns what is stored or raises: BadRequest (400) for
+malformed values, NotAllowed (412) for values out of bounds. Unknown fields are dropped, unknown words are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PolicyField:
     removable: bool = True  # DELETE is served
     unset: Any = None  # what GET answers when nothing is set; None: an empty body
     also: tuple[str, ...] = ()  # keys written with it
-    empty_removes: bool = False  # an empty body takes it away, for want of a DELETE
+    empty_removes: bool = False  # an empty body removes it, because there is no DELETE
     per_cluster: bool = False  # the record holds {cluster: value}
 
     def shown(self, record: Record) -> Any:
@@ -40,7 +40,7 @@ class PolicyField:
         return self.unset if value is None else value
 
     def stored(self, record: Record, value: Any) -> dict[str, Any]:
-        """The record with the parsed value; None takes it away."""
+        """The record with the parsed value; None removes it."""
         kept = {key: one for key, one in record.items() if key not in (self.key, *self.also)}
         if value is not None:
             held = {LOCAL_CLUSTER: value} if self.per_cluster else value
@@ -52,11 +52,11 @@ class PolicyField:
 
 
 def whole(value: Any, what: str) -> int:
-    """A whole number; Pulsar's clients may send it as text."""
+    """An integer; Pulsar's clients may send it as a string."""
     if isinstance(value, str) and value.lstrip("-").isdecimal():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > NUMBER_MAX:
-        raise BadRequest(f"{what} is a whole number")
+        raise BadRequest(f"{what} must be an integer")
     return value
 
 
@@ -84,7 +84,7 @@ def limit(name: str) -> Parser:
 
 def flag(value: Any, record: Record) -> bool:
     if not isinstance(value, bool):
-        raise BadRequest("the body is true or false")
+        raise BadRequest("the body must be true or false")
     return value
 
 
@@ -133,7 +133,7 @@ def quota_map(value: Any, record: Record) -> dict[str, Any]:
 
 
 def _conflict(retained: Record, kind: str, quota_of: Record) -> bool:
-    """Is a backlog allowed to grow to what retention would have dropped?"""
+    """Whether the backlog may grow beyond what retention keeps."""
     if kind == QuotaType.SIZE:
         kept, allowed = int(retained["retentionSizeInMB"]) * MIB, int(quota_of["limitSize"])
     else:
@@ -237,7 +237,7 @@ def cluster_names(value: Any, record: Record) -> list[str]:
 
 def words(value: Any, record: Record) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-        raise BadRequest('properties are an object of texts, for example {"owner": "me"}')
+        raise BadRequest('properties must be an object of strings, for example {"owner": "me"}')
     return dict(value)
 
 
@@ -394,7 +394,7 @@ ALWAYS: dict[str, Any] = {
     "properties": {},
     "migrated": False,
 }
-"""What Pulsar shows of every namespace, set or not."""
+"""Keys that Pulsar shows for every namespace, set or not."""
 
 
 def shown_record(record: Record, bundles: Mapping[str, Any]) -> dict[str, Any]:
@@ -403,7 +403,7 @@ def shown_record(record: Record, bundles: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_record(body: Record) -> dict[str, Any]:
-    """The policies that a new namespace begins with. Empty lists and maps mean "not set": pulsar-admin sends them."""
+    """The initial policies of a namespace. Empty lists and maps mean "not set": pulsar-admin sends them."""
     record: dict[str, Any] = {}
     for key, parse in BY_KEY.items():
         value = body.get(key)

@@ -1,14 +1,13 @@
-"""May this schema follow those? Decided here, without waiting; Apache's Avro library knows the resolution rules.
+"""Whether a schema is valid, and whether it may follow earlier ones. Avro's rules are those of Apache's library.
 
 | type | rule |
 |---|---|
-| AVRO, JSON (whose definitions are Avro's) | can reader R read what writer W wrote, in the directions of the strategy |
-| KEY_VALUE | key and value each by their own type; the same encoding |
+| AVRO, JSON (with Avro definitions) | reader R can read what writer W wrote, in the directions of the strategy |
+| KEY_VALUE | key and value each by their type; the same encoding |
 | all others | the same definition |
 
-The library is imported when the first such definition is looked at: brokers without schemas never pay for it.
-Definitions come from anybody, so what the library may do with them is bounded: the longest check takes seconds. Callers
-keep it off the event loop.
+The library is imported for the first Avro definition, so brokers without schemas do not load it. Definitions come from
+clients, so the work of the library is bounded: the longest check takes seconds. Callers run it off the event loop.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ class SchemaTooLarge(BadSchema):
     code = "schema-too-large"
 
 
-# -- is it a schema at all?
+# -- validity
 
 
 def check_size(schema: Schema, bytes_max: int) -> None:
-    """The cheap part of `check_valid`: after it, looking at the definition at all takes milliseconds."""
+    """The cheap part of `check_valid`. After it, parsing the definition takes milliseconds at most."""
     if len(schema.data) > bytes_max:
         raise SchemaTooLarge(f"the definition has {len(schema.data)} bytes, at most {bytes_max} are allowed")
     if sum(len(name) + len(value) for name, value in schema.properties.items()) > PROPERTIES_BYTES_MAX:
@@ -55,11 +54,11 @@ def check_size(schema: Schema, bytes_max: int) -> None:
 
 
 def check_valid(schema: Schema, bytes_max: int) -> None:
-    """Raises BadSchema with a text for people."""
+    """Raises BadSchema."""
     check_size(schema, bytes_max)
     match schema.type:
         case SchemaType.AUTO_CONSUME:
-            raise BadSchema("AUTO_CONSUME is a wish of consumers, not a schema")
+            raise BadSchema("AUTO_CONSUME is a request of consumers, not a schema")
         case SchemaType.AVRO:
             _parse_avro(schema.data)
         case SchemaType.JSON:
@@ -97,7 +96,7 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def _is_json_schema_form(data: bytes) -> bool:
-    """Very old JSON clients describe themselves in JSON Schema; such definitions can only match exactly."""
+    """Very old JSON clients send JSON Schema; such definitions are compared for equality."""
     value = _bounded_json(data)
     return isinstance(value, dict) and value.get("type") == "object"
 
@@ -109,7 +108,7 @@ def _check_protobuf(data: bytes) -> None:
     value = _bounded_json(data)
     names = ("fileDescriptorSet", "rootMessageTypeName", "rootFileDescriptorName")
     if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in names):
-        raise BadSchema(f"a PROTOBUF_NATIVE definition is an object with the texts {', '.join(names)}")
+        raise BadSchema(f"a PROTOBUF_NATIVE definition is an object with the strings {', '.join(names)}")
     try:
         files = FileDescriptorSet.FromString(base64.b64decode(value["fileDescriptorSet"], validate=True))
     except (binascii.Error, ValueError, DecodeError) as error:
@@ -130,22 +129,22 @@ def _parse_avro(data: bytes) -> Any:
     value = _without_logical_types(_bounded_json(data.replace(b"$", b"_")))
     try:
         return make_avsc_object(value)
-    except Exception as error:  # on odd input the library raises whatever happens to go wrong inside
+    except Exception as error:  # the library raises many types on malformed input
         raise BadSchema(f"not an Avro schema: {_first_line(error)}") from error
 
 
 def _without_logical_types(value: Any) -> Any:
-    """They say nothing about who can read what; of those it does not know, the library complains to stderr."""
+    """Logical types do not affect compatibility, and the library warns on stderr about unknown ones."""
     if isinstance(value, dict):
         return {name: _without_logical_types(child) for name, child in value.items() if name != "logicalType"}
     return [_without_logical_types(child) for child in value] if isinstance(value, list) else value
 
 
-# -- may it follow?
+# -- compatibility
 
 
 def objection(strategy: Strategy, new: Schema, existing: Sequence[Schema]) -> str | None:
-    """Why `new` may not come after `existing` (oldest first, deleted ones left out); None when it may."""
+    """Why `new` may not follow `existing` (oldest first, without deleted ones); None if it may."""
     assert strategy is not Strategy.UNDEFINED, "the caller knows the level above"
     if not existing or strategy is Strategy.ALWAYS_COMPATIBLE:
         return None
@@ -159,8 +158,8 @@ def objection(strategy: Strategy, new: Schema, existing: Sequence[Schema]) -> st
 
 
 def reader_objection(strategy: Strategy, reader: Schema, existing: Sequence[Schema]) -> str | None:
-    """Why a consumer with this schema could not read the topic: what counts is reading, whatever the strategy says of
-    writing. With a strategy that looks at all versions it must be able to read all."""
+    """Why a consumer with this schema cannot read the topic; None if it can. Only reading counts, whatever the strategy
+    says about writing. With a strategy over all versions it must be able to read all of them."""
     if strategy is Strategy.ALWAYS_INCOMPATIBLE:
         known = {old.digest for old in existing}
         return None if reader.digest in known else "only the schemas of the topic are accepted (ALWAYS_INCOMPATIBLE)"
@@ -174,7 +173,7 @@ def reader_objection(strategy: Strategy, reader: Schema, existing: Sequence[Sche
 
 
 def must_read_all(strategy: Strategy) -> bool:
-    """Is it not enough for a consumer to read the latest version?"""
+    """Whether a consumer must be able to read all versions, not only the latest."""
     return strategy in (Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE)
 
 
@@ -213,7 +212,7 @@ def _unreadable(reader: Schema, writer: Schema, headline: str) -> str | None:
     reading, writing = _parse_avro(reader.data), _parse_avro(writer.data)
     try:
         result = _checker()().get_compatibility(reading, writing)
-    except Exception as error:  # too much, too deep or unknown to the library: not known to be compatible
+    except Exception as error:  # too large, too deep or unknown to the library: not compatible as far as known
         return f"{headline}: {_first_line(error)}"
     if result.compatibility is SchemaCompatibilityType.compatible:
         return None
@@ -225,7 +224,7 @@ def _unreadable(reader: Schema, writer: Schema, headline: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _checker() -> Any:
-    """The library's checker, made to stop: class of a late import, hence made late."""
+    """The library's checker with a bound on its steps. Made on first use, because its base class is imported late."""
     from avro.compatibility import ReaderWriterCompatibilityChecker
 
     class BoundedChecker(ReaderWriterCompatibilityChecker):

@@ -1,11 +1,11 @@
-"""How often schemas were asked for, registered, deleted and refused, by namespace. Pure counting, bounded."""
+"""Counts of schema reads, registrations, deletions and refusals by namespace, for a bounded number of namespaces."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 NAMESPACES_MAX = 1_000
-OTHERS = "(others)"  # no namespace has such a name
+OTHERS = "(others)"  # not a valid namespace name
 
 
 @dataclass(slots=True)

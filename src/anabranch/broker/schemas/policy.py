@@ -1,4 +1,4 @@
-"""What a namespace says about schemas: pure reading of its policies, under Pulsar's names."""
+"""The schema policies of a namespace, under Pulsar's names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALIDATION = "schema_validation_enforced"
 
 @dataclass(frozen=True, slots=True)
 class SchemaPolicy:
-    """What holds, everything resolved: `strategy` is never UNDEFINED."""
+    """The policies in force; `strategy` is never UNDEFINED."""
 
     strategy: Strategy
     auto_update: bool
@@ -37,7 +37,7 @@ class SchemaPolicy:
 
 
 def check_policy(name: str, value: Any) -> None:
-    """Raises BadRequest for what a policy cannot be. None takes it away."""
+    """Raises BadRequest for an invalid value. None removes the policy."""
     match name:
         case _ if value is None:
             return
@@ -47,7 +47,7 @@ def check_policy(name: str, value: Any) -> None:
             _one_of(value, list(AUTO_UPDATE_STRATEGIES))
         case _:
             if not isinstance(value, bool):
-                raise BadRequest("the body is true or false")
+                raise BadRequest("the body must be true or false")
 
 
 def _one_of(value: Any, words: list[str]) -> None:

@@ -1,14 +1,12 @@
-"""The schemas of topics: versions 0, 1, 2 … of one history that a topic, its partitions and its segments share.
+"""The schema registry. A topic, its partitions and its segments share one history with the versions 0, 1, 2 …
 
 Keys: `/schemas/T/N/NAME` is the history, one compare-and-set unit: the next number and the live versions, each with the
 digest of its schema and the id of its definition; `/schemas/T/N/NAME/ID` is the definition, written before a history
-names it. NAME is the form-url-encoded local name of the topic without partition or segment. Knows the metadata store
-and the namespace's policies; must not know connections or HTTP.
+names it. NAME is the form-url-encoded local name of the topic without partition or segment.
 
-A deletion takes a number of its own and hides what came before; numbers go on counting. A forced one takes the whole
-history away. Ids are never used twice, and a deletion removes just the definitions that its history named: whoever
-registers at the same time has written another one. (A crash between the two writes of a registration, or of a deletion,
-leaves a definition that nothing names.)
+A deletion takes the next number and hides the versions before it. A forced deletion removes the whole history. Ids are
+never reused, and a deletion removes only the definitions that its history names, so a concurrent registration keeps
+its definition. A crash between the two writes of a registration or a deletion leaves an unreferenced definition.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ T = TypeVar("T")
 
 CAS_TRIES = 16
 VERSION_BYTES = 8
-QUICK_BYTES = 16 * 1024  # a definition of this size is looked at in less than a millisecond
+QUICK_BYTES = 16 * 1024  # a definition of this size is parsed in less than a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a topic's key holds. Never edited: every change is a new one."""
+    """The value of a topic's key. Immutable."""
 
     next_version: int = 0
     entries: tuple[Entry, ...] = ()
@@ -94,7 +92,7 @@ class SchemaRegistry:
         settings: SchemaSettings,
         new_id: Callable[[], str],
     ) -> None:
-        """`new_id` gives names that nobody on the store has had before."""
+        """`new_id` returns names that were never used in the store."""
         self._new_id = new_id
         self._store = store
         self._catalog = catalog
@@ -102,27 +100,27 @@ class SchemaRegistry:
         self._clock = clock
         self._settings = settings
         self._one_check = asyncio.Lock()
-        # Clients of loaded topics come back while the store is away. What was known can only be behind: versions keep
-        # their meaning. Whoever writes reads anew.
+        # Lets clients of loaded topics reconnect while the store is unavailable. A stale history may miss versions, but
+        # a version never changes its meaning. Writers read the store.
         self._histories: StaleWhileUnavailableCache[tuple[History, Version | None]] = StaleWhileUnavailableCache(clock)
         self._policies: StaleWhileUnavailableCache[NamespacePolicies] = StaleWhileUnavailableCache(clock)
         self.counts = SchemaCounts()
 
-    # -- what clients ask
+    # -- for clients
 
     async def admit_producer(self, topic: TopicName, schema: Schema | None) -> int | None:
-        """The version that the producer's messages carry; None without a schema. New schemas become a version."""
+        """The version for the producer's messages; None without a schema. A new schema becomes a version."""
         if is_schemaless(schema):
             policy = await self.policy(topic.namespace_path)
             if policy.validation_enforced and (await self._history(topic))[0].entries:
-                raise IncompatibleSchema(f"{topic.base} takes no producer without a schema (validation is enforced)")
+                raise IncompatibleSchema(f"{topic.base} accepts no producer without a schema (validation is enforced)")
             return None
         assert schema is not None
         return await self.register(topic, schema)
 
     async def admit_consumer(self, topic: TopicName, schema: Schema | None, is_unused: Callable[[], bool]) -> None:
-        """A consumer must be able to read what the topic's schema writes. A topic that has no schema takes the first
-        consumer's while it is unused; later nobody knows what is in it."""
+        """Checks that the consumer can read what the topic's schema writes. A topic without a schema takes the first
+        consumer's as long as it is unused; later the content of the topic is unknown."""
         if is_schemaless(schema):
             return
         assert schema is not None
@@ -143,7 +141,7 @@ class SchemaRegistry:
         await self._decide(topic, lambda: reader_objection(strategy, schema, existing))
 
     async def register(self, topic: TopicName, schema: Schema, *, by_administrator: bool = False) -> int:
-        """The version of this schema; a new one where the namespace's policy allows it."""
+        """The version of this schema; a new one if the namespace's policy allows it."""
         counts = self.counts.of(topic.namespace_path)
         try:
             version = await self._register(topic, schema, by_administrator)
@@ -183,36 +181,38 @@ class SchemaRegistry:
     async def _check_new(self, topic: TopicName, schema: Schema, history: History, by_administrator: bool) -> None:
         policy = await self.policy(topic.namespace_path)
         if not (policy.auto_update or by_administrator):
-            raise IncompatibleSchema(f"schema is not known and {topic.namespace_path} takes no new ones by itself")
+            raise IncompatibleSchema(
+                f"schema is not known, and the policies of {topic.namespace_path} do not allow clients to add schemas"
+            )
         if len(history.entries) >= self._settings.versions_max:
             raise TooManySchemas(f"{topic.base} has {len(history.entries)} schema versions already")
         await self._check_follows(topic, policy.strategy, schema, history)
 
     async def _discard(self, topic: TopicName, written: str | None) -> None:
-        """A definition of ours that no history names, for certain: every write that named it was refused."""
+        """Deletes a definition that no history names: every write that named it was refused."""
         if written is not None:
             await self._remove(_definition_key(topic, written))
 
     async def get(self, topic: TopicName, version: int | None = None) -> StoredSchema:
-        """One live version, the latest unless told."""
+        """One live version; the latest by default."""
         counts = self.counts.of(topic.namespace_path)
         history, _ = await self._history(topic)
         wanted = [one for one in history.entries if version in (None, one.version)][-1:]
         found = await self._load(topic, replace(history, entries=tuple(wanted)))
         if not found:
             counts.got_failed += 1
-            raise SchemaNotFound("Schema not found")  # Pulsar's words, which tools look for
+            raise SchemaNotFound("Schema not found")  # Pulsar's text; tools match it
         counts.got += 1
         return found[0]
 
-    # -- what administrators ask
+    # -- for administrators
 
     async def history(self, topic: TopicName) -> list[StoredSchema]:
         """Live versions, oldest first."""
         return await self._load(topic, (await self._history(topic))[0])
 
     async def find(self, topic: TopicName, schema: Schema) -> int | None:
-        """The version that this schema has already."""
+        """The version that has this schema; None if there is none."""
         check_size(schema, self._settings.bytes_max)
         digest = await self._digest(schema)
         return (await self._history(topic))[0].version_of(digest)
@@ -225,7 +225,7 @@ class SchemaRegistry:
         await self._check_follows(topic, policy.strategy, schema, history)
 
     async def delete(self, topic: TopicName, *, force: bool = False) -> int:
-        """The number that the deletion takes; with `force` the whole history goes and the answer is -1."""
+        """The number of the deletion. `force` removes the whole history and returns -1."""
         counts = self.counts.of(topic.namespace_path)
         try:
             number = await self._delete(_key(topic), force)
@@ -251,15 +251,15 @@ class SchemaRegistry:
         raise _contended(key)
 
     async def forget_topic(self, topic: TopicName, *, may_return: bool) -> None:
-        """The topic is deleted. With `may_return` its producers will connect again and send what they have, under the
-        old numbers: these must never mean something else, so numbers go on. Otherwise nothing is left."""
+        """Deletes the schema of a deleted topic. With `may_return` producers will reconnect and send messages with old
+        version numbers; these must keep their meaning, so counting continues. Otherwise nothing is kept."""
         history, version = await self._load_history(_key(topic))
         if version is None or (may_return and not history.entries):
             return
         await self.delete(topic, force=not may_return)
 
     async def forget_namespace(self, namespace: str) -> None:
-        """The namespace is gone: so is every schema below it, also of topics that never existed."""
+        """Deletes every schema of a deleted namespace, also those of topics that never existed."""
         for encoded in await self._store.children(f"/schemas/{namespace}"):
             await self._delete(f"/schemas/{namespace}/{encoded}", force=True)
 
@@ -288,7 +288,7 @@ class SchemaRegistry:
         return found
 
     async def _save(self, key: str, history: History, version: Version | None) -> bool:
-        """False: somebody else was first."""
+        """False: another writer was first."""
         try:
             await self._store.put(key, history.dump(), expected=ABSENT if version is None else version)
         except VersionMismatch:
@@ -296,17 +296,17 @@ class SchemaRegistry:
         return True
 
     async def _remove(self, key: str, *, expected: Expected = ANY) -> bool:
-        """False: somebody has written or deleted it since."""
+        """False: it was written or deleted since."""
         try:
             await self._store.delete(key, expected=expected)
         except (VersionMismatch, KeyMissing):
             return False
         return True
 
-    # -- deciding
+    # -- checks
 
     async def _beside(self, work: Callable[[], T]) -> T:
-        """Off the event loop, and one at a time: whatever clients send, storage has the other threads to itself."""
+        """Runs off the event loop, one at a time, so that the other threads stay free for storage."""
         async with self._one_check:
             return await self._blocking.run(work)
 
@@ -324,7 +324,7 @@ class SchemaRegistry:
             await self._decide(topic, lambda: objection(strategy, schema, existing))
 
     async def _compared(self, topic: TopicName, strategy: Strategy, history: History) -> list[Schema]:
-        """The versions that the strategy looks at, oldest first."""
+        """The versions that the strategy compares with, oldest first."""
         looks_at_all = strategy.is_transitive or strategy is Strategy.ALWAYS_INCOMPATIBLE
         entries = history.entries if looks_at_all else history.entries[-1:]
         return [one.schema for one in await self._load(topic, replace(history, entries=entries))]
@@ -339,17 +339,17 @@ class SchemaRegistry:
 
 
 def is_schemaless(schema: Schema | None) -> bool:
-    """Bytes, or whatever the topic has: nothing to compare."""
+    """A schema that is not compared: plain bytes, or AUTO types."""
     return schema is None or schema.type in (SchemaType.NONE, SchemaType.AUTO_CONSUME)
 
 
 def schema_name(topic: TopicName) -> str:
-    """What Pulsar calls a topic's schema."""
+    """Pulsar's name of a topic's schema."""
     return f"{topic.namespace_path}/{encode_component(topic.scalable.local)}"
 
 
 def version_bytes(version: int | None) -> bytes:
-    """As on the wire and in messages; empty for none."""
+    """The version as bytes on the wire and in messages; empty for None."""
     return b"" if version is None else version.to_bytes(VERSION_BYTES, "big")
 
 

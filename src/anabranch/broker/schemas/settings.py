@@ -1,4 +1,4 @@
-"""The knobs of the schema registry: what holds where a namespace says nothing, and the limits."""
+"""Settings of the schema registry: defaults of the namespace policies, and limits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What metadata said last, for the time that nobody can ask. Knows no keys' meaning and no store.
+"""Cache that serves the last known value while the metadata store is unavailable.
 
-While the store is away the last answer stands in; without one the failure travels on. After a failure nobody waits for
-the store again for a moment: clients that come back all at once are not held up one deadline each.
+Without a known value the failure is raised. After a failure the store is not tried again for a moment, so that clients
+that reconnect all at once do not each wait for a deadline.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StaleWhileUnavailableCache(Generic[T]):
         return len(self._known)
 
     async def recall(self, key: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer, or the last one while there is none to be had. Any other failure forgets it."""
+        """The value, or the last known one while the store is unavailable. Any other failure drops the known value."""
         if key in self._known and self._clock.monotonic() < self._away_until:
             return self._known[key]
         try:

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from anabranch.broker.catalog.catalog import Catalog
-from anabranch.broker.catalog.policies import Policies
-from anabranch.broker.catalog.segment_policies import segment_policies
+from anabranch.broker.catalog.policies import Policies, segment_policies
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.segment.segment_logs import SegmentLogs
 from anabranch.broker.segment.segment_topic import SegmentTopic
@@ -102,7 +101,7 @@ class TopicFactory:
         """Open the log, and resolve a conflict with a scalable topic of the same name (`catalog.name_conflicts`)."""
         topic_log = await self._open_log(name)
         try:
-            await self._catalog.settle(name, is_new=topic_log.epoch == 1)
+            await self._catalog.resolve_name_conflict(name, is_new=topic_log.epoch == 1)
         except AlreadyExists as taken:
             await _withdraw(topic_log)
             raise TopicNotFound(f"Topic {name} not found: {taken.reason}") from taken

@@ -9,8 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from anabranch.broker.catalog.catalog import Catalog
-from anabranch.broker.catalog.policies import Policies
-from anabranch.broker.catalog.segment_policies import for_segments
+from anabranch.broker.catalog.policies import Policies, for_segments
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.placement import ServedElsewhere
 from anabranch.broker.segment.segment_logs import SegmentLogs

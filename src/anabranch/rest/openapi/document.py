@@ -1,7 +1,7 @@
-"""The HTTP port described: an OpenAPI document made from the table of routes, and a page to try it. Pure.
+"""The OpenAPI document of the HTTP port, made from the routes, and the page that shows it.
 
-Paths, methods and summaries come from the routes themselves, so that nothing served can be missing. What a route's
-pattern does not say (query parameters, bodies) stands in the tables here; a test holds them against the routes.
+Paths, methods and summaries come from the routes. Query parameters and bodies are in the tables here; a test compares
+them with the routes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ QUERY: dict[tuple[str, str], dict[str, Schema]] = {
     ("PUT", "{bundle}/unload"): {"destinationBroker": TEXT},
     ("PUT", "{bundle}/split"): {"unload": FLAG, "splitAlgorithmName": TEXT},
 }
-"""By method and end of the path, shown as `{name}`."""
+"""Query parameters by method and end of the path."""
 
 BODIES: dict[tuple[str, str], Schema] = {
     ("PUT", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"): WORDS,
@@ -235,7 +235,7 @@ def _identity(method: str, path: str) -> str:
 
 
 def _tag(path: str) -> str:
-    """The noun of the path, in the words of `anabranch admin`."""
+    """The noun of the path, as in `anabranch admin`."""
     parts = path.strip("/").split("/")
     if "subscription" in parts or parts[-1] == "subscriptions":
         return "subscriptions"

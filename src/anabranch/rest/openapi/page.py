@@ -1,7 +1,7 @@
-"""The page that shows `/openapi.json` and calls it: one static text, nothing fetched from elsewhere, nothing secret.
+"""The page that shows `/openapi.json` and makes calls: static HTML without external resources.
 
-It is served to everybody (a browser that opens an address cannot send a token); the description itself and every call
-need the credentials that are typed into it. They stay in the page's memory.
+It is served without authentication, because a browser that opens an address sends no token. The document and every call
+need the credentials that the user enters; they stay in the page's memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""What successful calls answer, as JSON schemas by method and end of the path. Pure values.
-
-A test holds them against the routes, and another one real answers against them."""
+"""JSON schemas of successful answers, by method and end of the path. Tests compare them with the routes and with real
+answers."""
 
 from __future__ import annotations
 
@@ -188,5 +187,5 @@ RESULTS: dict[tuple[str, str], Schema] = {
     ("GET", "/broker-stats/topics"): _map(_map(_map(_map(STATS)))),
     ("POST", "/topics/{domain}/{tenant}/{namespace}/{topic}"): PUBLISHED,
 }
-"""Left out: what answers nothing, bytes (messages), bare text under application/json as Pulsar does (`ok`, a bundle's
-range), and policies, which answer an empty body where they are not set."""
+"""Not listed: empty answers, bytes (messages), bare text sent as application/json (`ok`, a bundle's range); policies,
+whose body is empty if they are not set."""

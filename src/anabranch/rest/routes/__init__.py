@@ -1,1 +1,20 @@
-"""One module per noun."""
+"""Routes of the HTTP port, one module per noun. Handlers parse a request, make one admin call and form the response.
+
+| module | what it is |
+|---|---|
+| `table` | all routes, as one router |
+| `lookup` | which broker serves a topic |
+| `topics` | topics, partitions, stats |
+| `topic_maintenance` | properties, unload, compaction, single messages |
+| `message_response` | a stored entry as a response |
+| `subscriptions` | subscriptions of regular topics |
+| `scalable_topics` | scalable topics and their subscriptions |
+| `tenants` | tenants |
+| `namespaces` | namespaces and bundles |
+| `policies` | policies of namespaces |
+| `permissions` | permissions of namespaces, topics and subscriptions |
+| `schemas` | schemas of topics |
+| `publish` | publishing over HTTP |
+| `clusters` | clusters |
+| `brokers` | brokers, health, metrics |
+"""

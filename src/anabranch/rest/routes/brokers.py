@@ -1,4 +1,4 @@
-"""The broker itself: who is there, health, version, configuration, metrics. Knows HTTP only through values."""
+"""Brokers of the cluster, health, version, configuration, metrics."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def broker_routes(admin: BrokerAdmin, version: str) -> list[Route]:
         Route("GET", brokers, calls.list_all, "Brokers of this cluster", SUPERVISE),
         Route("GET", f"{brokers}/{{cluster}}", calls.list_all, "Brokers of a cluster", SUPERVISE),
         Route("GET", f"{brokers}/{{cluster}}/details", calls.details, "Brokers with addresses and slots", SUPERVISE),
-        Route("POST", f"{one}/drain", calls.drain, "Give all topics of a broker to the others", SUPERVISE),
-        Route("DELETE", f"{one}/drain", calls.resume, "Let a drained broker take its share again", SUPERVISE),
+        Route("POST", f"{one}/drain", calls.drain, "Move all topics of a broker to the others", SUPERVISE),
+        Route("DELETE", f"{one}/drain", calls.resume, "Let topics move to a drained broker again", SUPERVISE),
         Route("GET", f"{brokers}/leaderBroker", calls.leader, "The broker that leads", SIGNED_IN),
         Route(
             "GET",
@@ -92,17 +92,17 @@ def broker_routes(admin: BrokerAdmin, version: str) -> list[Route]:
             "Bundles that a broker serves",
             SUPERVISE,
         ),
-        Route("GET", f"{brokers}/health", calls.health, "Does this broker serve?", SIGNED_IN),
-        Route("GET", f"{brokers}/ready", calls.health, "The same, by another name", SIGNED_IN),
+        Route("GET", f"{brokers}/health", calls.health, "Whether this broker serves", SIGNED_IN),
+        Route("GET", f"{brokers}/ready", calls.health, "Whether this broker serves (alias of health)", SIGNED_IN),
         Route("GET", f"{brokers}/version", calls.version, "Version of this broker", SIGNED_IN),
-        Route("GET", configuration, calls.dynamic_names, "Settings that can change while it runs: none", SUPERVISE),
-        Route("GET", f"{configuration}/values", calls.dynamic, "Those that were changed", SUPERVISE),
-        Route("GET", f"{configuration}/runtime", calls.configuration, "Every setting, secrets left out", SUPERVISE),
+        Route("GET", configuration, calls.dynamic_names, "Settings that can change at run time: none", SUPERVISE),
+        Route("GET", f"{configuration}/values", calls.dynamic, "Settings that were changed at run time", SUPERVISE),
+        Route("GET", f"{configuration}/runtime", calls.configuration, "Every setting, without secrets", SUPERVISE),
         Route("POST", f"{configuration}/{{setting}}/{{value}}", calls.change, "Refused: restart to change", SUPERVISE),
         Route("DELETE", f"{configuration}/{{setting}}", calls.change, "Refused: restart to change", SUPERVISE),
         Route("GET", f"{brokers}/internal-configuration", calls.internal, "Where metadata is kept", SUPERVISE),
-        Route("GET", f"{brokers}/backlogQuotaCheck", calls.check_quotas, "Look at all backlog quotas now", SUPERVISE),
+        Route("GET", f"{brokers}/backlogQuotaCheck", calls.check_quotas, "Check all backlog quotas now", SUPERVISE),
         Route("GET", "/admin/v2/broker-stats/topics", calls.topics, "Stats of all loaded topics", SUPERVISE),
         Route("GET", "/status.html", calls.status, "Health for load balancers", OPEN),
-        Route("GET", "/metrics", calls.metrics, "Figures for Prometheus", OPEN),
+        Route("GET", "/metrics", calls.metrics, "Metrics for Prometheus", OPEN),
     ]

@@ -1,4 +1,4 @@
-"""Clusters: names with addresses. Knows HTTP only through values."""
+"""Clusters: names with addresses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _FLAGS = ("brokerClientTlsEnabled", "tlsAllowInsecureConnection", "brokerClientT
 
 
 def parse_cluster(value: Any) -> dict[str, Any]:
-    """Addresses and flags of a cluster; null fields are as good as absent, unknown ones are left out."""
+    """Addresses and flags of a cluster; null fields count as absent, unknown ones are dropped."""
     if value is None:
         raise BadRequest("cluster data is required")
     if not isinstance(value, dict):
-        raise BadRequest('the body is an object like {"serviceUrl": "http://host:8080", "brokerServiceUrl": "…"}')
+        raise BadRequest('the body must be an object like {"serviceUrl": "http://host:8080", "brokerServiceUrl": "…"}')
     data: dict[str, Any] = {}
     for key in _TEXTS:
         if (text := value.get(key)) is not None:
@@ -29,7 +29,7 @@ def parse_cluster(value: Any) -> dict[str, Any]:
     for key in _FLAGS:
         flag = value.get(key, False)
         if not isinstance(flag, bool | None):
-            raise BadRequest(f"{key} is true or false")
+            raise BadRequest(f"{key} must be true or false")
         data[key] = bool(flag)
     return data
 
@@ -63,8 +63,8 @@ def cluster_routes(admin: NamespaceAdmin) -> list[Route]:
     cluster = "/admin/v2/clusters/{cluster}"
     return [
         Route("GET", "/admin/v2/clusters", calls.list_all, "Clusters", SIGNED_IN),
-        Route("GET", cluster, calls.get, "Where a cluster is", SIGNED_IN),
+        Route("GET", cluster, calls.get, "Addresses of a cluster", SIGNED_IN),
         Route("PUT", cluster, calls.create, "Add a cluster", SUPERVISE),
         Route("POST", cluster, calls.update, "Change a cluster's addresses", SUPERVISE),
-        Route("DELETE", cluster, calls.delete, "Forget a cluster that nobody uses", SUPERVISE),
+        Route("DELETE", cluster, calls.delete, "Delete a cluster that is not in use", SUPERVISE),
     ]

@@ -1,4 +1,4 @@
-"""A stored entry as an HTTP answer: its payload as body, what is known about it as Pulsar's `X-Pulsar-…` headers."""
+"""A stored entry as a response: the payload as body, the metadata as Pulsar's `X-Pulsar-…` headers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _special(of: pb.MessageMetadata, size: int) -> list[tuple[str, str]]:
 
 
 def when(ms: int) -> str:
-    """ISO with Z; whole numbers that are no time of this era as they are."""
+    """ISO 8601 with Z; a number out of range unchanged."""
     try:
         moment = datetime.fromtimestamp(ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -83,5 +83,5 @@ def when(ms: int) -> str:
 
 
 def header_text(text: str) -> str:
-    """Text of a client in one header line: what is not printable ASCII is escaped."""
+    """A client's text as a header value; anything but printable ASCII is escaped."""
     return "".join(c if 32 <= ord(c) < 127 else ascii(c)[1:-1] for c in text)

@@ -1,5 +1,4 @@
-"""Namespaces: create, show, delete, their topics and bundles. Policies one by one are in `routes_policies`.
-Knows HTTP only through values."""
+"""Namespaces: create, show, delete, their topics and bundles. Single policies are in `policies`."""
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ _ALGORITHMS = ("range_equally_divide", "topic_count_equally_divide", "flow_or_qp
 
 
 def parse_policies(value: Any) -> dict[str, Any]:
-    """What a new namespace begins with: nothing, or an object of policies under Pulsar's names."""
+    """The initial policies of a namespace: none, or an object under Pulsar's names."""
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise BadRequest('the body is an object of policies like {"message_ttl_in_seconds": 60}')
+        raise BadRequest('the body must be an object of policies like {"message_ttl_in_seconds": 60}')
     record = parse_record(value)
     if value.get("auth_policies") or value.get("subscription_auth_mode"):
         record.update(Grants.load(value).dump())
@@ -76,7 +75,7 @@ class NamespaceCalls:
         return NO_CONTENT
 
     async def topics(self, request: Request) -> Response:
-        """What pattern consumers ask for: topics by mode, partitions one by one."""
+        """Topics by mode, each partition by itself; used by pattern consumers."""
         mode = request.query.get("mode", "PERSISTENT")
         if mode not in _MODES:
             raise BadRequest(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
@@ -125,11 +124,11 @@ def namespace_routes(admin: BrokerAdmin) -> list[Route]:
         Route("DELETE", NAMESPACE, calls.delete, "Delete an empty namespace", TENANT_ADMIN),
         Route("GET", f"{NAMESPACE}/topics", calls.topics, "Topics of a namespace by mode", NAMESPACE_LIST),
         Route("GET", f"{NAMESPACE}/bundles", calls.bundles, "Hash ranges of a namespace", NAMESPACE_LIST),
-        Route("PUT", f"{NAMESPACE}/{{bundle}}/split", calls.split, "Halve a bundle", SUPERVISE),
+        Route("PUT", f"{NAMESPACE}/{{bundle}}/split", calls.split, "Split a bundle in two", SUPERVISE),
     ]
     for prefix in (NAMESPACE, f"{NAMESPACE}/{{bundle}}"):
         routes += [
-            Route("PUT", f"{prefix}/unload", calls.unload, "Close topics; their clients come back", TENANT_ADMIN),
+            Route("PUT", f"{prefix}/unload", calls.unload, "Close topics; their clients reconnect", TENANT_ADMIN),
             Route("POST", f"{prefix}/clearBacklog", calls.clear_backlog, "Skip all backlogs", NAMESPACE_ADMIN),
             Route(
                 "POST",

@@ -1,5 +1,4 @@
-"""Permissions of namespaces, topics and subscriptions. Knows HTTP only through values; what a grant means is decided in
-`broker.authorization`."""
+"""Permissions of namespaces, topics and subscriptions. What a grant allows is decided in `security.authorization`."""
 
 from __future__ import annotations
 
@@ -12,10 +11,10 @@ from anabranch.model.errors import NotFound
 from anabranch.model.names import TopicName, check_subscription_name
 from anabranch.rest.access import body_topics
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.params import topic_of
 from anabranch.rest.router import Route
 from anabranch.rest.routes.lookup import TOPIC_PARAMS
 from anabranch.rest.routes.topics import namespace_of
-from anabranch.rest.topic_path import topic_of
 from anabranch.security.authorization import Grants, parse_actions, parse_mode, parse_role, role_set, shown
 from anabranch.security.permissions import BODY_TOPICS_ADMIN, NAMESPACE_ADMIN, TOPIC_ADMIN
 
@@ -50,12 +49,12 @@ class PermissionCalls:
         return json_response(shown((await self._tenants.grants(namespace_of(request))).subscriptions))
 
     async def grant_subscription(self, request: Request) -> Response:
-        """An empty list takes the restriction away: everybody with `consume` may use the subscription again."""
+        """An empty list removes the restriction: every role with `consume` may use the subscription."""
         name, roles = check_subscription_name(request.params["subscription"]), role_set(request.json()) or None
         return await self._change(request, lambda grants: grants.with_subscription(name, roles))
 
     async def revoke_subscription(self, request: Request) -> Response:
-        """Without its last role the subscription is left to admins; in Pulsar it would be everybody's again."""
+        """Without its last role only admins may use the subscription; in Pulsar every role could again."""
         name, role = check_subscription_name(request.params["subscription"]), parse_role(request.params["role"])
 
         def change(grants: Grants) -> Grants:
@@ -80,7 +79,7 @@ class PermissionCalls:
         return topic
 
     async def of_topic(self, request: Request) -> Response:
-        """As Pulsar shows it: what the namespace grants and what the topic grants, together."""
+        """Grants of the namespace and of the topic together, as Pulsar shows them."""
         topic = await self._existing(request)
         grants = await self._tenants.grants(topic.namespace_path)
         own = grants.topics.get(str(topic), {})
@@ -105,7 +104,7 @@ class PermissionCalls:
         return await self._many(request, lambda entry: NOTHING)
 
     async def _many(self, request: Request, actions_of: Callable[[dict[str, object]], frozenset[str]]) -> Response:
-        """All entries are read before the first one counts."""
+        """All entries are parsed before the first is applied."""
         entries = request.json()
         wanted = [
             (topic, parse_role(entry.get("role")), actions_of(entry))
@@ -127,32 +126,44 @@ def permission_routes(tenants: TenantAdmin, topics: TopicAdmin) -> list[Route]:
     calls = PermissionCalls(tenants, topics)
     namespace, topic = "/admin/v2/namespaces/{tenant}/{namespace}", f"/admin/v2/{TOPIC_PARAMS}"
     return [
-        Route("GET", f"{namespace}/permissions", calls.of_namespace, "Who may do what in a namespace", NAMESPACE_ADMIN),
+        Route("GET", f"{namespace}/permissions", calls.of_namespace, "Permissions in a namespace", NAMESPACE_ADMIN),
         Route("POST", f"{namespace}/permissions/{{role}}", calls.grant_namespace, "Grant a role", NAMESPACE_ADMIN),
-        Route("DELETE", f"{namespace}/permissions/{{role}}", calls.revoke_namespace, "Take it away", NAMESPACE_ADMIN),
+        Route("DELETE", f"{namespace}/permissions/{{role}}", calls.revoke_namespace, "Revoke a role", NAMESPACE_ADMIN),
         Route(
             "GET",
             f"{namespace}/permissions/subscription",
             calls.of_subscriptions,
-            "Whose the subscriptions are",
+            "Roles of the subscriptions",
             NAMESPACE_ADMIN,
         ),
         Route(
             "POST",
             f"{namespace}/permissions/subscription/{{subscription}}",
             calls.grant_subscription,
-            "Give a subscription to roles",
+            "Restrict a subscription to roles",
             NAMESPACE_ADMIN,
         ),
         Route(
             "DELETE",
             f"{namespace}/permissions/{{subscription}}/{{role}}",
             calls.revoke_subscription,
-            "Take a subscription from a role",
+            "Revoke a role's access to a subscription",
             NAMESPACE_ADMIN,
         ),
-        Route("GET", f"{namespace}/subscriptionAuthMode", calls.mode, "How subscriptions are named", NAMESPACE_ADMIN),
-        Route("POST", f"{namespace}/subscriptionAuthMode", calls.set_mode, "Change that", NAMESPACE_ADMIN),
+        Route(
+            "GET",
+            f"{namespace}/subscriptionAuthMode",
+            calls.mode,
+            "Rule for the names of subscriptions",
+            NAMESPACE_ADMIN,
+        ),
+        Route(
+            "POST",
+            f"{namespace}/subscriptionAuthMode",
+            calls.set_mode,
+            "Set the rule for the names of subscriptions",
+            NAMESPACE_ADMIN,
+        ),
         Route(
             "POST",
             "/admin/v2/namespaces/grantPermissionsOnTopics",
@@ -164,10 +175,10 @@ def permission_routes(tenants: TenantAdmin, topics: TopicAdmin) -> list[Route]:
             "POST",
             "/admin/v2/namespaces/revokePermissionsOnTopics",
             calls.revoke_topics,
-            "Take from many topics",
+            "Revoke on many topics",
             BODY_TOPICS_ADMIN,
         ),
-        Route("GET", f"{topic}/permissions", calls.of_topic, "Who may do what with a topic", TOPIC_ADMIN),
+        Route("GET", f"{topic}/permissions", calls.of_topic, "Permissions on a topic", TOPIC_ADMIN),
         Route("POST", f"{topic}/permissions/{{role}}", calls.grant_topic, "Grant a role on a topic", TOPIC_ADMIN),
-        Route("DELETE", f"{topic}/permissions/{{role}}", calls.revoke_topic, "Take it away", TOPIC_ADMIN),
+        Route("DELETE", f"{topic}/permissions/{{role}}", calls.revoke_topic, "Revoke a role", TOPIC_ADMIN),
     ]

@@ -1,5 +1,5 @@
-"""Policies of namespaces: one generic handler over the table in `broker.policyrules`, and the few that are shaped
-otherwise (quotas by type, properties, clusters). Knows HTTP only through values."""
+"""Policies of namespaces: a generic handler over the table in `broker.catalog.policy_fields`, and those of another
+form (quotas by type, properties, clusters)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from anabranch.rest.routes.topics import namespace_of
 from anabranch.security.permissions import NAMESPACE_ADMIN, SUPERVISE
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
-UNSET = Response()  # how Pulsar says "not set": 200 and nothing
+UNSET = Response()  # Pulsar's answer for a policy that is not set
 TEXT_MAX = 1_024
 
 
 def body_of(request: Request) -> Any:
-    """JSON that must be there; `null` is fine."""
+    """The body as JSON; BadRequest if it is empty. `null` is allowed."""
     if not request.body.strip():
         raise BadRequest("the body is missing")
     return request.json()
@@ -30,7 +30,7 @@ class PolicyCalls:
     def __init__(self, admin: NamespaceAdmin) -> None:
         self._admin = admin
 
-    # -- by the table
+    # -- policies of the table
 
     def get(self, rule: PolicyField) -> Handler:
         async def call(request: Request) -> Response:
@@ -105,7 +105,7 @@ class PolicyCalls:
         return NO_CONTENT
 
     async def remove_property(self, request: Request) -> Response:
-        """Answers what it was."""
+        """Answers with the removed value."""
         key, before = request.params["key"], await self.property(request)
 
         def change(record: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class PolicyCalls:
             namespace_of(request), lambda record: {**record, "properties": {**record.get("properties", {}), **added}}
         )
 
-    # -- where the namespace lives
+    # -- clusters of the namespace
 
     async def replication(self, request: Request) -> Response:
         return json_response((await self._admin.shown(namespace_of(request)))["replication_clusters"])
@@ -143,7 +143,7 @@ class PolicyCalls:
         await self._admin.change(namespace_of(request), lambda record: {**record, key: names})
         return Response()
 
-    # -- texts and marks that are kept for tools
+    # -- values that are only stored, for tools
 
     async def anti_affinity(self, request: Request) -> Response:
         group = (await self._admin.record(namespace_of(request))).get("antiAffinityGroup")
@@ -153,7 +153,7 @@ class PolicyCalls:
         try:
             group = request.body.decode()
         except UnicodeDecodeError as error:
-            raise BadRequest("the group's name is a text") from error
+            raise BadRequest("the group's name must be UTF-8") from error
         if not group.strip() or len(group) > TEXT_MAX:
             raise NotAllowed("antiAffinityGroup can't be empty")
         await self._admin.change(namespace_of(request), lambda record: {**record, "antiAffinityGroup": group})
@@ -196,7 +196,7 @@ def policy_routes(admin: NamespaceAdmin) -> list[Route]:
         if rule.removable:
             routes.append(Route("DELETE", path, calls.remove(rule), f"Unset: {rule.summary}", NAMESPACE_ADMIN))
     others: list[tuple[str, str, Handler, str]] = [
-        ("GET", "backlogQuotaMap", calls.quotas, "How large and how old a backlog may be"),
+        ("GET", "backlogQuotaMap", calls.quotas, "Backlog quotas: size and age"),
         ("POST", "backlogQuota", calls.set_quota, "Set the quota of one type (?backlogQuotaType=)"),
         ("DELETE", "backlogQuota", calls.remove_quota, "Unset the quota of one type"),
         ("GET", "properties", calls.properties, "Properties of a namespace"),
@@ -204,15 +204,30 @@ def policy_routes(admin: NamespaceAdmin) -> list[Route]:
         ("DELETE", "properties", calls.clear_properties, "Remove all properties"),
         ("GET", "property/{key}", calls.property, "One property, as plain text"),
         ("PUT", "property/{key}/{value}", calls.set_property, "Set one property"),
-        ("DELETE", "property/{key}", calls.remove_property, "Remove one property; answers what it was"),
-        ("GET", "replication", calls.replication, "Clusters a namespace lives on"),
-        ("GET", "allowedClusters", calls.allowed_clusters, "Clusters a namespace may live on"),
-        ("GET", "antiAffinity", calls.anti_affinity, "Anti-affinity group (kept for tools)"),
+        ("DELETE", "property/{key}", calls.remove_property, "Remove one property; answers with its value"),
+        ("GET", "replication", calls.replication, "Replication clusters of a namespace"),
+        ("GET", "allowedClusters", calls.allowed_clusters, "Clusters that a namespace may use"),
+        ("GET", "antiAffinity", calls.anti_affinity, "Anti-affinity group (stored only)"),
         ("POST", "antiAffinity", calls.set_anti_affinity, "Set the anti-affinity group"),
         ("DELETE", "antiAffinity", calls.remove_anti_affinity, "Unset the anti-affinity group"),
-        ("GET", "dispatcherPauseOnAckStatePersistent", calls.pause, "Kept for tools"),
-        ("POST", "dispatcherPauseOnAckStatePersistent", calls.set_pause, "Kept for tools"),
-        ("DELETE", "dispatcherPauseOnAckStatePersistent", calls.remove_pause, "Kept for tools"),
+        (
+            "GET",
+            "dispatcherPauseOnAckStatePersistent",
+            calls.pause,
+            "Pause dispatch on unsaved acknowledgements (stored only)",
+        ),
+        (
+            "POST",
+            "dispatcherPauseOnAckStatePersistent",
+            calls.set_pause,
+            "Pause dispatch on unsaved acknowledgements (stored only)",
+        ),
+        (
+            "DELETE",
+            "dispatcherPauseOnAckStatePersistent",
+            calls.remove_pause,
+            "Pause dispatch on unsaved acknowledgements (stored only)",
+        ),
     ]
     routes += [Route(verb, f"{NAMESPACE}/{path}", call, text, NAMESPACE_ADMIN) for verb, path, call, text in others]
     routes += [

@@ -1,4 +1,4 @@
-"""Publish a few messages over HTTP. Knows HTTP only through values."""
+"""Publishing of a few messages over HTTP."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from anabranch.model.errors import BadRequest
 from anabranch.model.position import Position
 from anabranch.model.schema import Schema, SchemaType
 from anabranch.rest.http_message import Request, Response, json_response
+from anabranch.rest.params import topic_of
 from anabranch.rest.router import Route
 from anabranch.rest.routes.lookup import TOPIC_PARAMS
-from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import TOPIC_PRODUCE
 
 _FORM = '{"messages": [{"payload": "hello", "key": "k", "properties": {"a": "b"}}]}'
 TIME_MS_MAX = 1 << 62
-REFUSED = 1  # Pulsar's client would show its own number; the text says why
+REFUSED = 1  # any error number; the text has the reason
 
 
 def parse_messages(body: Any) -> list[Outgoing]:
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
-        raise BadRequest(f"the body is an object like {_FORM}")
+        raise BadRequest(f"the body must be an object like {_FORM}")
     return [_message(one) for one in body["messages"]]
 
 
@@ -31,9 +31,9 @@ def _message(value: Any) -> Outgoing:
         raise BadRequest(f"a message is an object, as in {_FORM}")
     key, properties = value.get("key"), value.get("properties") or {}
     if not isinstance(key, str | None):
-        raise BadRequest("key is a text")
+        raise BadRequest("key must be a string")
     if not isinstance(properties, dict) or not all(isinstance(one, str) for one in properties.values()):
-        raise BadRequest("properties are an object of texts")
+        raise BadRequest("properties must be an object of strings")
     payload = value.get("payload", "")
     text = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
     try:
@@ -45,7 +45,7 @@ def _message(value: Any) -> Outgoing:
             _time(value, "deliverAt"),
         )
     except UnicodeEncodeError as error:
-        raise BadRequest("texts must be Unicode without lone surrogates") from error
+        raise BadRequest("strings must be Unicode without lone surrogates") from error
 
 
 def _utf8(text: str) -> str:
@@ -64,7 +64,7 @@ def _time(value: dict[str, Any], name: str) -> int:
 
 
 def parse_schema(text: Any) -> Schema | None:
-    """As Pulsar takes it: an object as text, or the object itself."""
+    """An object as JSON text, or the object itself, as with Pulsar."""
     if text is None or text == "":
         return None
     try:
@@ -88,7 +88,7 @@ class PublishCalls:
         messages = parse_messages(body)
         name = body.get("producerName") or ""
         if not isinstance(name, str) or len(name) > 1_024:
-            raise BadRequest("producerName is a text of at most 1024 characters")
+            raise BadRequest("producerName must be a string of at most 1024 characters")
         schema = parse_schema(body.get("valueSchema"))
         done = await self._admin.publish(str(topic_of(request)), messages, schema, name)
         version = -1 if done.schema_version is None else done.schema_version

@@ -1,7 +1,7 @@
-"""Scalable topics under /admin/v2/scalable (PIP-468): layout, split, merge, subscriptions. Knows HTTP through values.
+"""Scalable topics under /admin/v2/scalable (PIP-468): layout, split, merge, subscriptions.
 
-Paths and answers are Pulsar 5.0.0-M1's; where it answers 500 or says nothing, ours answer 404, 409 or 412. Segments are
-changed by their topic's controller alone, over the brokers' own door: /admin/v2/segments only tells about them.
+Paths and answers are those of Pulsar 5.0.0-M1; where it answers 500 or nothing, this server answers 404, 409 or 412.
+Only the topic's controller changes segments, by peer calls; /admin/v2/segments is for reading.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from anabranch.model.errors import BadRequest, Error, NotAllowed, NotFound
 from anabranch.model.keyhash import RING_SIZE
 from anabranch.model.names import TopicName, check_subscription_name
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
-from anabranch.rest.params import parse_number
+from anabranch.rest.params import parse_number, topic_of
 from anabranch.rest.router import Route
 from anabranch.rest.routes.topics import namespace_of, parse_properties
-from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import (
     NAMESPACE_LIST,
     SUBSCRIPTION_CONSUME,
@@ -37,7 +36,7 @@ _SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 
 
 class BadFilter(Error):
-    """Not like `key=value`."""
+    """Not of the form `key=value`."""
 
     code = "bad-filter"
 
@@ -199,7 +198,7 @@ def scalable_routes(admin: ScalableAdmin) -> list[Route]:
         Route("PUT", _TOPIC, calls.create, "Create a scalable topic", TOPIC_ADMIN),
         Route("GET", _TOPIC, calls.metadata, "Record of a scalable topic: its segments", TOPIC_LOOKUP),
         Route("DELETE", _TOPIC, calls.delete, "Delete a scalable topic", TOPIC_ADMIN),
-        Route("GET", f"{_TOPIC}/stats", calls.stats, "Figures of a scalable topic", TOPIC_LOOKUP),
+        Route("GET", f"{_TOPIC}/stats", calls.stats, "Stats of a scalable topic", TOPIC_LOOKUP),
         Route("POST", f"{_TOPIC}/split/{{segment}}", split, "Split a segment", TOPIC_ADMIN),
         Route("POST", f"{_TOPIC}/merge/{{segment}}/{{other}}", merge, "Merge two neighbours", TOPIC_ADMIN),
         Route("POST", f"{_TOPIC}/merge", calls.merge_run, "Merge a run of neighbours", TOPIC_ADMIN),

@@ -1,4 +1,4 @@
-"""Schemas of topics under /admin/v2/schemas, and what a namespace says about them. Knows HTTP only through values."""
+"""Schemas of topics under /admin/v2/schemas, and the schema policies of namespaces."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from anabranch.rest.routes.topics import namespace_of, parse_properties
 from anabranch.security.permissions import NAMESPACE_ADMIN, TOPIC_ADMIN, TOPIC_LOOKUP
 
 POLICIES = [  # last part of the path, how it is set, its name in the namespace's record, summary
-    ("schemaCompatibilityStrategy", "PUT", "schema_compatibility_strategy", "how schemas may change"),
+    ("schemaCompatibilityStrategy", "PUT", "schema_compatibility_strategy", "compatibility strategy of schemas"),
     (
         "schemaAutoUpdateCompatibilityStrategy",
         "PUT",
         "schema_auto_update_compatibility_strategy",
-        "how schemas may change, by older names; counts where the newer one is not set",
+        "compatibility strategy by its older names; used if the newer one is not set",
     ),
-    ("schemaValidationEnforced", "POST", "schema_validation_enforced", "must producers have a schema?"),
-    ("isAllowAutoUpdateSchema", "POST", "is_allow_auto_update_schema", "may clients add schema versions?"),
+    ("schemaValidationEnforced", "POST", "schema_validation_enforced", "whether producers must have a schema"),
+    ("isAllowAutoUpdateSchema", "POST", "is_allow_auto_update_schema", "whether clients may add schema versions"),
 ]
-NOWHERE = {"ledgerId": -1, "entryId": -1}  # Pulsar keeps schemas in ledgers and shows where; ours are metadata
+NOWHERE = {"ledgerId": -1, "entryId": -1}  # Pulsar stores schemas in ledgers; here they are metadata
 
 
 def topic_of(request: Request) -> TopicName:
-    """Schemas belong to a name, whatever its domain."""
+    """The topic that the path names; a schema does not depend on the domain."""
     params = request.params
     return TopicName.from_parts("persistent", params["tenant"], params["namespace"], params["topic"])
 
@@ -35,10 +35,10 @@ def topic_of(request: Request) -> TopicName:
 def parse_schema(value: Any) -> tuple[str, str, dict[str, str]]:
     """The body of a POST: type, definition as text, properties."""
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-        raise BadRequest('the body is an object like {"type": "AVRO", "schema": "…", "properties": {}}')
+        raise BadRequest('the body must be an object like {"type": "AVRO", "schema": "…", "properties": {}}')
     definition = value.get("schema")
     if not isinstance(definition, str | None):
-        raise BadRequest("the schema is a text; a definition in JSON is sent as a text that holds JSON")
+        raise BadRequest("the schema must be a string; a definition in JSON is sent as a string that holds JSON")
     return value["type"], definition or "", parse_properties(value.get("properties"))
 
 
@@ -64,7 +64,7 @@ class SchemaCalls:
     async def metadata(self, request: Request) -> Response:
         places = [{**NOWHERE, "version": one["version"]} for one in await self._admin.history(str(topic_of(request)))]
         if not places:
-            await self._admin.get(str(topic_of(request)), None)  # says what is missing
+            await self._admin.get(str(topic_of(request)), None)  # raises NotFound
         return json_response({"info": places[-1], "index": places})
 
     async def register(self, request: Request) -> Response:
@@ -85,7 +85,7 @@ class SchemaCalls:
     async def delete(self, request: Request) -> Response:
         return json_response({"version": await self._admin.delete(str(topic_of(request)), request.flag("force"))})
 
-    # -- what a namespace says
+    # -- policies of the namespace
 
     def get_policy(self, policy: str) -> Handler:
         async def call(request: Request) -> Response:
@@ -113,8 +113,8 @@ def schema_routes(admin: SchemaAdmin) -> list[Route]:
         Route("GET", f"{topic}/schema/{{version}}", calls.version, "One version of a topic's schema", TOPIC_LOOKUP),
         Route("GET", f"{topic}/schemas", calls.history, "All versions of a topic's schema, oldest first", TOPIC_LOOKUP),
         Route("GET", f"{topic}/metadata", calls.metadata, "Numbers of the versions of a topic's schema", TOPIC_LOOKUP),
-        Route("POST", f"{topic}/schema", calls.register, "Add a schema, or find the version that it has", TOPIC_ADMIN),
-        Route("POST", f"{topic}/compatibility", calls.check, "Would this schema be accepted?", TOPIC_LOOKUP),
+        Route("POST", f"{topic}/schema", calls.register, "Add a schema; answers with its version", TOPIC_ADMIN),
+        Route("POST", f"{topic}/compatibility", calls.check, "Whether a schema would be accepted", TOPIC_LOOKUP),
         Route("POST", f"{topic}/version", calls.find, "The version that a schema has; -1: none", TOPIC_LOOKUP),
         Route("DELETE", f"{topic}/schema", calls.delete, "Delete the schema; ?force=true: with history", TOPIC_ADMIN),
     ]

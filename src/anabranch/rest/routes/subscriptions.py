@@ -1,4 +1,4 @@
-"""Subscriptions of a topic: create, delete, look, move. Knows HTTP only through values."""
+"""Subscriptions of a topic: create, delete, seek, skip, expire, peek."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from anabranch.model.errors import BadRequest
 from anabranch.model.names import check_subscription_name
 from anabranch.model.position import LATEST
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
-from anabranch.rest.params import parse_number, parse_position
+from anabranch.rest.params import parse_number, parse_position, topic_of
 from anabranch.rest.router import Route
 from anabranch.rest.routes.lookup import TOPIC_PARAMS
 from anabranch.rest.routes.message_response import view
 from anabranch.rest.routes.policies import body_of
 from anabranch.rest.routes.topics import parse_properties
-from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import SUBSCRIPTION_CONSUME, TOPIC_ADMIN, TOPIC_CONSUME
 
 
@@ -38,7 +37,7 @@ class SubscriptionCalls:
         return json_response(await self._admin.names(str(topic_of(request))))
 
     async def create(self, request: Request) -> Response:
-        """Nothing or "latest", "earliest", or a message id as an object, perhaps with `properties`."""
+        """Body: empty, "latest", "earliest", or a message id as an object, with optional `properties`."""
         topic, name, value = *both(request), request.json()
         properties = parse_properties(value.get("properties") if isinstance(value, dict) else None)
         await self._admin.create(topic, name, LATEST if value is None else parse_position(value), properties)
@@ -57,7 +56,7 @@ class SubscriptionCalls:
         await self._admin.set_properties(*both(request), parse_properties(body_of(request)))
         return NO_CONTENT
 
-    # -- moving
+    # -- position
 
     async def skip(self, request: Request) -> Response:
         await self._admin.skip(*both(request), parse_number(request.params["count"], "the number of messages"))
@@ -75,7 +74,7 @@ class SubscriptionCalls:
         value = body_of(request)
         excluded = value.get("excluded", False) if isinstance(value, dict) else False
         if not isinstance(excluded, bool):
-            raise BadRequest("excluded is true or false")
+            raise BadRequest("excluded must be true or false")
         await self._admin.reset_to(*both(request), parse_position(value), excluded)
         return NO_CONTENT
 
@@ -91,7 +90,7 @@ class SubscriptionCalls:
         await self._admin.expire_up_to(*both(request), parse_position(body_of(request)))
         return NO_CONTENT
 
-    # -- looking
+    # -- reading
 
     async def analyze(self, request: Request) -> Response:
         value: Any = request.json()
@@ -106,7 +105,7 @@ class SubscriptionCalls:
 
     async def set_replicated(self, request: Request) -> Response:
         if not isinstance(wanted := body_of(request), bool):
-            raise BadRequest("the body is true or false")
+            raise BadRequest("the body must be true or false")
         await self._admin.replicated(*both(request))
         if wanted:
             raise BadRequest("there is no second cluster to replicate the subscription to")
@@ -116,7 +115,7 @@ class SubscriptionCalls:
 def _seconds(request: Request) -> int:
     seconds = parse_number(request.params["seconds"], "the age in seconds")
     if seconds < 0:
-        raise BadRequest("the age in seconds is 0 or more")
+        raise BadRequest("the age in seconds must be 0 or more")
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""The whole table of routes. The place to look for what the HTTP port serves."""
+"""All routes of the HTTP port."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.admin.topics import TopicAdmin
 from anabranch.rest.http_message import Request, Response
 from anabranch.rest.openapi.document import openapi_routes
+from anabranch.rest.params import topic_of
 from anabranch.rest.router import Handler, Router
 from anabranch.rest.routes.brokers import broker_routes
 from anabranch.rest.routes.clusters import cluster_routes
@@ -22,7 +23,6 @@ from anabranch.rest.routes.subscriptions import subscription_routes
 from anabranch.rest.routes.tenants import tenant_routes
 from anabranch.rest.routes.topic_maintenance import topic_maintenance_routes
 from anabranch.rest.routes.topics import topic_routes
-from anabranch.rest.topic_path import topic_of
 
 
 def make_router(admin: BrokerAdmin, version: str) -> Router:
@@ -48,7 +48,7 @@ def make_router(admin: BrokerAdmin, version: str) -> Router:
 
 
 def _at_owner(topics: TopicAdmin, handler: Handler) -> Handler:
-    """Only where the topic of the path is served."""
+    """Redirects to the owner unless this broker serves the topic of the path."""
 
     async def handle(request: Request) -> Response:
         await topics.check_served(str(topic_of(request)))

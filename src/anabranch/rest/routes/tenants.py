@@ -1,4 +1,4 @@
-"""Tenants: who administers them and where they may live. Knows HTTP only through values."""
+"""Tenants: admin roles and allowed clusters."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ class TenantCalls:
 
 
 def parse_tenant(value: Any) -> dict[str, Any]:
-    """Admin roles and clusters of a tenant; without a word about clusters it is ours."""
+    """Admin roles and clusters of a tenant; the default is this cluster."""
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise BadRequest('the body is an object like {"adminRoles": [], "allowedClusters": ["standalone"]}')
+        raise BadRequest('the body must be an object like {"adminRoles": [], "allowedClusters": ["standalone"]}')
     roles = role_set(value.get("adminRoles") or [])
     clusters = value.get("allowedClusters")
     if clusters is None:
         clusters = [LOCAL_CLUSTER]
     if not isinstance(clusters, list) or not all(isinstance(one, str) for one in clusters):
-        raise BadRequest("allowedClusters is a list of names")
+        raise BadRequest("allowedClusters must be a list of names")
     if not clusters or not all(one.strip() for one in clusters):
         raise NotAllowed("Clusters cannot be empty or blank")
     return {"adminRoles": sorted(roles), "allowedClusters": sorted(set(clusters))}

@@ -6,13 +6,12 @@ from anabranch.broker.admin.topic_maintenance import TopicMaintenance
 from anabranch.model.errors import BadRequest, NotFound
 from anabranch.model.position import EARLIEST
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
-from anabranch.rest.params import bounded, parse_number, parse_position, shown
+from anabranch.rest.params import bounded, parse_number, parse_position, shown, topic_of
 from anabranch.rest.router import Route
 from anabranch.rest.routes.lookup import TOPIC_PARAMS
 from anabranch.rest.routes.message_response import view
 from anabranch.rest.routes.policies import body_of
 from anabranch.rest.routes.topics import parse_properties
-from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import TOPIC_ADMIN, TOPIC_CONSUME, TOPIC_LOOKUP
 
 TOPIC_POLICIES = (
@@ -42,11 +41,11 @@ class TopicMaintenanceCalls:
     async def remove_property(self, request: Request) -> Response:
         key = request.query.get("key")
         if not key:
-            raise BadRequest("say which property: ?key=NAME")
+            raise BadRequest("name the property: ?key=NAME")
         await self._admin.remove_property(str(topic_of(request)), key)
         return NO_CONTENT
 
-    # -- upkeep
+    # -- maintenance
 
     async def unload(self, request: Request) -> Response:
         await self._admin.unload(str(topic_of(request)))
@@ -98,7 +97,7 @@ class TopicMaintenanceCalls:
         number = parse_number(request.query.get("messagePosition", "1"), "messagePosition")
         return view(await self._admin.examine(str(topic_of(request)), start == "earliest", number))
 
-    # -- figures
+    # -- stats
 
     async def backlog_size(self, request: Request) -> Response:
         position = parse_position(body_of(request))
@@ -121,17 +120,17 @@ def topic_maintenance_routes(admin: TopicMaintenance) -> list[Route]:
         ("GET", "properties", calls.properties, "Properties of a topic", TOPIC_LOOKUP),
         ("PUT", "properties", calls.add_properties, "Add properties", TOPIC_ADMIN),
         ("DELETE", "properties", calls.remove_property, "Remove one property (?key=)", TOPIC_ADMIN),
-        ("PUT", "unload", calls.unload, "Close a topic; its clients come back", TOPIC_ADMIN),
-        ("POST", "trim", calls.trim, "Drop consumed messages that are not retained", TOPIC_ADMIN),
-        ("DELETE", "truncate", calls.truncate, "Skip all backlogs and drop their messages", TOPIC_ADMIN),
-        ("PUT", "compaction", calls.compact, "Begin to compact a topic", TOPIC_ADMIN),
-        ("GET", "compaction", calls.compaction, "How the last compaction went", TOPIC_LOOKUP),
-        ("POST", "terminate/partitions", calls.terminate_partitions, "End every partition", TOPIC_ADMIN),
+        ("PUT", "unload", calls.unload, "Close a topic; its clients reconnect", TOPIC_ADMIN),
+        ("POST", "trim", calls.trim, "Delete consumed messages that are not retained", TOPIC_ADMIN),
+        ("DELETE", "truncate", calls.truncate, "Skip all backlogs and delete their messages", TOPIC_ADMIN),
+        ("PUT", "compaction", calls.compact, "Start compaction of a topic", TOPIC_ADMIN),
+        ("GET", "compaction", calls.compaction, "Status of compaction", TOPIC_LOOKUP),
+        ("POST", "terminate/partitions", calls.terminate_partitions, "Terminate every partition", TOPIC_ADMIN),
         ("GET", "lastMessageId", calls.last_message, "Id of the last message", TOPIC_CONSUME),
         ("GET", "messageid/{timestamp}", calls.message_at, "First message at or after a time", TOPIC_CONSUME),
         ("GET", "ledger/{ledger}/entry/{entry}", calls.message, "One message by its id", TOPIC_CONSUME),
-        ("GET", "examinemessage", calls.examine, "One message, counted from either end", TOPIC_CONSUME),
-        ("PUT", "backlogSize", calls.backlog_size, "Bytes behind a position", TOPIC_LOOKUP),
+        ("GET", "examinemessage", calls.examine, "One message by its number from either end", TOPIC_CONSUME),
+        ("PUT", "backlogSize", calls.backlog_size, "Bytes after a position", TOPIC_LOOKUP),
         ("GET", "backlog", calls.backlog, "Backlogs of all subscriptions", TOPIC_LOOKUP),
         ("GET", "internal-info", calls.internal_info, "Ledgers and cursors, short", TOPIC_LOOKUP),
         (

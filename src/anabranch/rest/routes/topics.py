@@ -1,4 +1,4 @@
-"""Topics, partitions and their figures under /admin/v2/{persistent|non-persistent}. Knows HTTP only through values."""
+"""Topics, partitions and their stats under /admin/v2/{persistent|non-persistent}."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from anabranch.model.errors import BadRequest
 from anabranch.model.names import parse_namespace
 from anabranch.rest.errors import BadPartitionCount, FewerPartitions, NotPartitioned
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.params import topic_of
 from anabranch.rest.router import Route
 from anabranch.rest.routes.lookup import TOPIC_PARAMS
-from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import NAMESPACE_LIST, TOPIC_ADMIN, TOPIC_LOOKUP
 
 
@@ -24,13 +24,13 @@ def namespace_of(request: Request) -> str:
 
 
 def parse_partitions(value: Any) -> int:
-    """The body of `…/partitions`: a number, or an object with `partitions` (and perhaps `properties`)."""
+    """The body of `…/partitions`: a number, or an object with `partitions` (and optional `properties`)."""
     if isinstance(value, dict):
         value = value.get("partitions")
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise BadRequest("the body is the number of partitions, for example 3")
+        raise BadRequest("the body must be the number of partitions, for example 3")
     if value <= 0:
         raise BadPartitionCount("Number of partitions should be more than 0")
     return value
@@ -41,7 +41,7 @@ def parse_properties(value: Any) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise BadRequest('properties are an object of texts, for example {"owner": "me"}')
+        raise BadRequest('properties must be an object of strings, for example {"owner": "me"}')
     return value
 
 
@@ -128,7 +128,7 @@ def topic_routes(topics: TopicAdmin, maintenance: TopicMaintenance) -> list[Rout
     topic = f"/admin/v2/{TOPIC_PARAMS}"
     namespace = topic.removesuffix("/{topic}")
     return [
-        Route("GET", namespace, calls.list_topics, "Topics of a namespace, partitions one by one", NAMESPACE_LIST),
+        Route("GET", namespace, calls.list_topics, "Topics of a namespace, each partition by itself", NAMESPACE_LIST),
         Route(
             "GET",
             f"{namespace}/partitioned",
@@ -142,7 +142,7 @@ def topic_routes(topics: TopicAdmin, maintenance: TopicMaintenance) -> list[Rout
             "POST",
             f"{topic}/terminate",
             calls.terminate,
-            "End a topic: no message after the last one",
+            "Terminate a topic: it accepts no more messages",
             TOPIC_ADMIN,
             at_owner=True,
         ),
@@ -154,12 +154,12 @@ def topic_routes(topics: TopicAdmin, maintenance: TopicMaintenance) -> list[Rout
             "POST",
             f"{topic}/createMissedPartitions",
             calls.create_missed_partitions,
-            "Make partitions again that were deleted one by one",
+            "Create missing partitions again",
             TOPIC_ADMIN,
         ),
-        Route("GET", f"{topic}/stats", calls.stats, "Figures of a topic", TOPIC_LOOKUP, at_owner=True),
+        Route("GET", f"{topic}/stats", calls.stats, "Stats of a topic", TOPIC_LOOKUP, at_owner=True),
         Route(
-            "GET", f"{topic}/partitioned-stats", calls.partitioned_stats, "Figures of a partitioned topic", TOPIC_LOOKUP
+            "GET", f"{topic}/partitioned-stats", calls.partitioned_stats, "Stats of a partitioned topic", TOPIC_LOOKUP
         ),
         Route(
             "GET",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.catalog.policies import InactiveRule, Policies, Retention
-from anabranch.broker.catalog.segment_policies import for_segments, segment_policies
+from anabranch.broker.catalog.policies import InactiveRule, Policies, Retention, for_segments, segment_policies
 from anabranch.broker.segment_host.segment_stats import LOOK_SECONDS, SHORT_SAMPLES, SHORT_SECONDS
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic_registry.rate_meter import Meter

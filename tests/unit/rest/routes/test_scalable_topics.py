@@ -6,8 +6,8 @@ import pytest
 
 from anabranch.model.errors import BadRequest
 from anabranch.rest.http_message import Request
+from anabranch.rest.params import topic_of
 from anabranch.rest.routes.scalable_topics import BadFilter, parse_filters, parse_ids, parse_points
-from anabranch.rest.topic_path import topic_of
 
 
 def test_filters_are_pairs() -> None:
