@@ -33,7 +33,7 @@ async def test_every_route_has_a_method(broker: BrokerProcess) -> None:
     assert len(described["paths"]) > 100
 
 
-async def test_the_main_verbs(broker: BrokerProcess) -> None:
+async def test_main_admin_calls(broker: BrokerProcess) -> None:
     tenant = f"t{uuid.uuid4().hex[:8]}"
     async with anabranch.admin.connect(broker.http_url) as admin:
         clusters = await admin.clusters.list()
@@ -70,7 +70,7 @@ async def test_the_main_verbs(broker: BrokerProcess) -> None:
         assert tenant not in await admin.tenants.list()
 
 
-def test_the_same_without_await(broker: BrokerProcess) -> None:
+def test_blocking_admin_calls(broker: BrokerProcess) -> None:
     topic = f"public/default/a-{uuid.uuid4().hex[:8]}"
     with anabranch.admin.blocking.connect(broker.http_url) as admin:
         admin.topics.create(topic)
@@ -101,7 +101,7 @@ async def test_many_calls_at_once_share_their_connections(broker: BrokerProcess)
         assert 1 <= idle <= 8
 
 
-async def test_nobody_there_and_nobody_answering() -> None:
+async def test_unreachable_and_silent_broker() -> None:
     async with anabranch.admin.connect("http://127.0.0.1:1") as admin:
         with pytest.raises(Unreachable) as caught:
             await admin.tenants.list()
@@ -146,7 +146,7 @@ class Answering:
 
 
 @pytest.mark.parametrize("is_blocking", [False, True])
-async def test_brokers_send_us_on_and_the_token_goes_along_to_the_family_only(is_blocking: bool) -> None:
+async def test_redirects_send_token_only_to_the_family(is_blocking: bool) -> None:
     async def create(url: str) -> None:
         if is_blocking:
             with anabranch.admin.blocking.connect(url, token="t") as blocking:

@@ -94,7 +94,7 @@ def test_stock_client_over_http_with_a_missing_namespace(http_client: pulsar.Cli
 
 
 @pytest.mark.parametrize("odd", ["ü 日本", "per%cent", "que?ry&x=1", "plus+sign", "semi;colon", "sharp#"])
-def test_odd_names_mean_the_same_on_both_ports(
+def test_odd_names_are_equal_on_both_ports(
     broker: BrokerProcess, http_client: pulsar.Client, client: pulsar.Client, name: str, odd: str
 ) -> None:
     topic = f"persistent://public/default/{name}-{odd}"
@@ -198,7 +198,7 @@ def test_terminate(broker: BrokerProcess, name: str) -> None:
         stock.close()
 
 
-def test_health_metrics_and_what_is_not_there(broker: BrokerProcess) -> None:
+def test_health_metrics_and_unknown_paths(broker: BrokerProcess) -> None:
     assert ask(broker, "GET", f"{ADMIN}/brokers/health") == (200, "ok")
     assert ask(broker, "GET", "/status.html") == (200, "OK")
     status, text = ask(broker, "GET", "/metrics")

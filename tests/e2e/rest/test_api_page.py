@@ -44,7 +44,7 @@ def test_every_operation_is_shown(broker: BrokerProcess, tmp_path: Path) -> None
     assert all(f'href="#at-{name}"' in shown for name in sections)
 
 
-def test_with_authentication_the_page_asks_for_credentials(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_page_asks_for_credentials(start_broker: StartBroker, tmp_path: Path) -> None:
     words = ["security.methods=token", f"security.token_secret_key={write_secret(tmp_path)}"]
     broker = start_broker(arguments=[part for word in words for part in ("--set", word)])
     assert Rest(broker.http_url).call("GET", "/openapi.json")[0] == 401

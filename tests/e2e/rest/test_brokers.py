@@ -11,7 +11,7 @@ from tests.support.traffic.stock_calls import Rest, eventually
 BROKERS = "/admin/v2/brokers"
 
 
-def test_one_broker_that_leads(broker: BrokerProcess) -> None:
+def test_single_broker_is_leader(broker: BrokerProcess) -> None:
     rest, here = Rest(broker.http_url), broker.http_url.removeprefix("http://")
     assert rest.expect("GET", BROKERS) == [here]
     assert rest.expect("GET", f"{BROKERS}/standalone") == [here]
@@ -31,7 +31,7 @@ def test_loaded_topics_by_bundle(broker: BrokerProcess, topic: str) -> None:
     assert rest.call("GET", f"{BROKERS}/standalone/other:1/ownedNamespaces")[0] == 404
 
 
-def test_the_configuration_has_everything_but_secrets(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_configuration_has_no_secrets(start_broker: StartBroker, tmp_path: Path) -> None:
     secret = "c2VjcmV0LXRoYXQtbm9ib2R5LW1heS1zZWUtMDEyMzQ1Njc4OQ=="
     words = ["--set", f"security.token_secret_key=data:;base64,{secret}", "--set", "broker.sweep_seconds=7.5"]
     rest = Rest(start_broker(arguments=words).http_url)
@@ -48,7 +48,7 @@ def test_the_configuration_has_everything_but_secrets(start_broker: StartBroker,
     assert rest.expect("GET", f"{BROKERS}/internal-configuration")["metadataStoreUrl"].startswith("sqlite:")
 
 
-def test_quotas_are_looked_at_on_request(start_broker: StartBroker) -> None:
+def test_quotas_are_checked_on_request(start_broker: StartBroker) -> None:
     rest = Rest(start_broker(arguments=["--set", "broker.sweep_seconds=3600"]).http_url)
     topic = "/admin/v2/persistent/public/default/t"
     rest.expect("PUT", topic)

@@ -54,7 +54,7 @@ def operations(document: Any) -> list[tuple[str, str, Any]]:
     return [(path, verb, one) for path, verbs in document["paths"].items() for verb, one in verbs.items()]
 
 
-def test_the_document_is_whole(document: Any) -> None:
+def test_document_is_complete(document: Any) -> None:
     assert document["openapi"].startswith("3.1")
     found = operations(document)
     assert len(found) > 150
@@ -68,19 +68,19 @@ def test_the_document_is_whole(document: Any) -> None:
     assert {"/admin/v2/clusters", "/metrics", "/openapi.json", policy} <= set(document["paths"])
 
 
-def test_the_tables_of_the_description_name_routes(document: Any) -> None:
+def test_tables_of_the_document_name_routes(document: Any) -> None:
     paths = [(verb.upper(), path) for path, verb, _ in operations(document)]
     for verb, end in (*QUERY, *BODIES, *RESULTS):
         assert any(method == verb and path.endswith(end) for method, path in paths), (verb, end)
 
 
-def test_the_page_needs_nothing_from_elsewhere(broker: BrokerProcess) -> None:
+def test_page_has_no_external_resources(broker: BrokerProcess) -> None:
     status, page, kind = fetch(f"{broker.http_url}/docs")
     assert status == 200 and kind.startswith("text/html")
     assert b"/openapi.json" in page and b"http://" not in page and b"https://" not in page
 
 
-def test_whatever_is_sent_the_answer_is_clear(document: Any, start_broker: Any) -> None:
+def test_mutated_requests_get_clear_answers(document: Any, start_broker: Any) -> None:
     """A walk over all operations with sensible and senseless values: no fault of ours, reasons with every refusal."""
     broker = start_broker()
     dice = random.Random(4)

@@ -91,7 +91,7 @@ BAD |= {name: [(-1, 400)] for name in GOOD if name.endswith("Rate")}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.path)
-def test_every_policy_is_set_shown_and_taken_away(rest: Rest, namespace: str, rule: Any) -> None:
+def test_every_policy_can_be_set_shown_and_removed(rest: Rest, namespace: str, rule: Any) -> None:
     path, value = f"{N}/{namespace}/{rule.path}", GOOD.get(rule.path, 5)
     assert rest.call("GET", path) == (200, rule.unset)
     assert rest.call(rule.verb, path, value) == (204, None)
@@ -117,7 +117,7 @@ def test_every_policy_is_set_shown_and_taken_away(rest: Rest, namespace: str, ru
     assert rest.call("GET", missing)[0] == rest.call(rule.verb, missing, value)[0] == 404
 
 
-def test_a_new_namespace_shows_what_pulsar_always_shows(rest: Rest, namespace: str) -> None:
+def test_new_namespace_shows_pulsar_defaults(rest: Rest, namespace: str) -> None:
     shown = rest.expect("GET", f"{N}/{namespace}")
     assert shown.pop("bundles") == {
         "boundaries": ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"],
@@ -152,7 +152,7 @@ def test_a_namespace_created_with_policies(rest: Rest) -> None:
     assert rest.call("GET", f"{N}/{name}")[0] == rest.call("DELETE", f"{N}/{name}")[0] == 404
 
 
-def test_quotas_and_retention_watch_each_other(rest: Rest, namespace: str) -> None:
+def test_quota_and_retention_are_checked_against_each_other(rest: Rest, namespace: str) -> None:
     base = f"{N}/{namespace}"
     assert rest.expect("GET", f"{base}/backlogQuotaMap") == {}
     quota = {"limitSize": 1_000_000, "policy": "producer_request_hold"}
@@ -235,7 +235,7 @@ def test_bundles(rest: Rest, namespace: str, client: pulsar.Client, broker: Brok
     producer.send(b"and again")
 
 
-def test_all_topics_of_a_namespace_at_once(rest: Rest, namespace: str, client: pulsar.Client) -> None:
+def test_calls_for_all_topics_of_a_namespace(rest: Rest, namespace: str, client: pulsar.Client) -> None:
     topics = [f"persistent://{namespace}/{local}" for local in "ab"]
     for topic in topics:
         client.subscribe(topic, "s", initial_position=EARLIEST).close()
@@ -307,7 +307,7 @@ def test_single_messages(rest: Rest, topic: str, client: pulsar.Client, broker: 
     assert rest.call("GET", f"{path}/messageid/abc")[0] == 400
 
 
-def test_figures_of_a_topic(rest: Rest, topic: str, client: pulsar.Client) -> None:
+def test_stats_of_a_topic(rest: Rest, topic: str, client: pulsar.Client) -> None:
     path = topic_path(topic)
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
     ids = send_all(client.create_producer(topic, batching_enabled=False), payloads(4))
@@ -328,7 +328,7 @@ def test_figures_of_a_topic(rest: Rest, topic: str, client: pulsar.Client) -> No
     consumer.close()
 
 
-def test_upkeep_of_a_topic(rest: Rest, topic: str, client: pulsar.Client) -> None:
+def test_maintenance_of_a_topic(rest: Rest, topic: str, client: pulsar.Client) -> None:
     path = topic_path(topic)
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
     producer = client.create_producer(topic, batching_enabled=False)
@@ -376,7 +376,7 @@ def test_partitioned_topics(rest: Rest, namespace: str, client: pulsar.Client) -
     assert set(ended) == {"0", "1"}
 
 
-def test_subscriptions_moved_and_looked_at(rest: Rest, topic: str, client: pulsar.Client) -> None:
+def test_subscription_seek_skip_and_peek(rest: Rest, topic: str, client: pulsar.Client) -> None:
     one = f"{topic_path(topic)}/subscription/s"
     assert rest.call("PUT", one, "earliest")[0] == 204, "creates the topic, too"
     assert rest.call("PUT", f"{topic_path(topic)}/subscription/x", "58:0:-1")[0] == 400
@@ -414,6 +414,6 @@ def test_subscriptions_moved_and_looked_at(rest: Rest, topic: str, client: pulsa
     assert rest.call("PUT", f"{topic_path(topic).replace('/persistent/', '/non-persistent/')}/subscription/s")[0] == 400
 
 
-def test_policies_of_single_topics_say_that_they_come_later(rest: Rest, topic: str) -> None:
+def test_policies_of_single_topics_are_not_found(rest: Rest, topic: str) -> None:
     status, answer = rest.call("GET", f"{topic_path(topic)}/retention")
     assert status == 404 and "namespace" in answer["reason"] and answer["code"] == "not-found"

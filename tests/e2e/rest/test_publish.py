@@ -40,7 +40,7 @@ def test_with_a_schema(broker: BrokerProcess, client: pulsar.Client, topic: str)
     assert status == 400 and "AVRO" in answer["reason"]
 
 
-def test_what_cannot_be_published(broker: BrokerProcess, topic: str) -> None:
+def test_invalid_messages_are_refused(broker: BrokerProcess, topic: str) -> None:
     rest = Rest(broker.http_url)
     good = {"messages": [{"payload": "x"}]}
     assert rest.call("POST", path(topic), good)[0] == 404  # and is not created

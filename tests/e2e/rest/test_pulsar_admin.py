@@ -354,7 +354,7 @@ def test_every_verb_was_tried(admin: PulsarAdmin, noun: str) -> None:
     assert known - {verb for tried, verb in admin.tried if tried == noun} - left_out == set()
 
 
-def test_what_is_not_served_is_said_clearly(admin: PulsarAdmin) -> None:
+def test_unserved_calls_have_a_clear_error(admin: PulsarAdmin) -> None:
     assert "nothing is served under" in admin.refused("namespaces", "get-offload-policies", NS)
     assert "nothing is served under" in admin.refused("clusters", "list-failure-domains", "standalone")
     assert "single topics" in admin.refused("topics", "get-retention", A)

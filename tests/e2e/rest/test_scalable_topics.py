@@ -51,7 +51,7 @@ def active(rest: Rest, path: str) -> list[int]:
 
 
 class TestTopics:
-    def test_a_record_has_pulsars_fields(self, rest: Rest, of: Callable[[str], str]) -> None:
+    def test_record_has_pulsar_fields(self, rest: Rest, of: Callable[[str], str]) -> None:
         found = rest.expect("GET", of(""))
         assert (found["epoch"], found["nextSegmentId"], found["properties"]) == (0, 4, {"owner": "me"})
         first = found["segments"]["0"]
@@ -68,14 +68,14 @@ class TestTopics:
         refused(rest.call("GET", f"{BASE}?property=owner"), 412, "bad-filter")
         refused(rest.call("GET", "/admin/v2/scalable/public/nowhere"), 404, "namespace-not-found")
 
-    def test_creating_twice_and_with_nonsense(self, rest: Rest, of: Callable[[str], str]) -> None:
+    def test_creating_twice_or_with_invalid_arguments(self, rest: Rest, of: Callable[[str], str]) -> None:
         refused(rest.call("PUT", of("")), 409, "topic-exists")
         refused(rest.call("PUT", of("-x?numInitialSegments=0")), 412, "bad-segment-count")
         refused(rest.call("PUT", of("-x?numInitialSegments=many")), 400, "bad-request")
         refused(rest.call("PUT", of("-x"), [1]), 400, "bad-request")
         refused(rest.call("PUT", of("-x?numInitialSegments=1000")), 412, "too-many-segments")
 
-    def test_deleted_is_gone_and_may_come_again(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
+    def test_deleted_topic_can_be_created_again(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
         before = rest.expect("GET", of("/stats"))["incarnation"]
         rest.expect("POST", of("/split/0"))
         rest.expect("DELETE", of(""))
@@ -88,7 +88,7 @@ class TestTopics:
         assert (again["epoch"], again["totalSegments"]) == (0, 1)
         assert again["incarnation"] != before
 
-    def test_a_regular_topic_and_a_scalable_one_exclude_each_other(
+    def test_regular_and_scalable_topic_exclude_each_other(
         self, rest: Rest, of: Callable[[str], str], name: str, client: pulsar.Client
     ) -> None:
         assert rest.call("PUT", f"/admin/v2/persistent/public/default/{name}")[0] == 409
@@ -117,7 +117,7 @@ class TestOperations:
         assert found["segments"]["13"]["parentIds"] == [6, 7, 8]
         assert found["segments"]["10"]["hashRange"] == {"start": 0x9000, "end": 0x9FFF}
 
-    def test_what_cannot_be_split_or_merged(self, rest: Rest, of: Callable[[str], str]) -> None:
+    def test_invalid_splits_and_merges_are_refused(self, rest: Rest, of: Callable[[str], str]) -> None:
         rest.expect("POST", of("/split/0"))
         refused(rest.call("POST", of("/split/0")), 409, "segment-not-active")
         refused(rest.call("POST", of("/split/99")), 404, "unknown-segment")
@@ -133,7 +133,7 @@ class TestOperations:
         refused(rest.call("POST", of("-none/split/0")), 404, "topic-not-found")
         assert rest.expect("GET", of(""))["epoch"] == 1
 
-    def test_an_operation_of_the_same_id_is_done_once(self, rest: Rest, of: Callable[[str], str]) -> None:
+    def test_operation_with_same_id_runs_once(self, rest: Rest, of: Callable[[str], str]) -> None:
         for _ in range(2):
             assert rest.call("POST", of("/split/0?operationId=mine"))[0] == 204
         assert rest.expect("GET", of(""))["epoch"] == 1
@@ -180,7 +180,7 @@ class TestSubscriptions:
         assert rest.call("GET", f"{segment}/subscription/jobs/backlog") == (200, 0)
         assert rest.call("GET", f"{segment}/subscription/none/backlog")[0] == 404
 
-    def test_segments_are_the_controllers(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
+    def test_segment_changes_are_refused(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
         segment = f"/admin/v2/segments/public/default/{name}/0000-3fff-0"
         for method, call in (("PUT", ""), ("POST", "/terminate"), ("DELETE", "")):
             refused(rest.call(method, segment + call), 412, "not-allowed")
@@ -203,7 +203,7 @@ def test_metrics(rest: Rest, of: Callable[[str], str], name: str, broker: Broker
 
 
 class TestWatch:
-    def test_changes_are_told_in_lines(
+    def test_changes_are_printed_as_lines(
         self, rest: Rest, of: Callable[[str], str], name: str, broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
     ) -> None:
         words = ["watch", name, "--admin-url", broker.http_url, "--every", "0.1"]
@@ -213,6 +213,6 @@ class TestWatch:
         lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [line["activeSegments"] for line in lines] == [4, 4]
 
-    def test_a_topic_that_is_not_there(self, broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_missing_topic_is_not_found(self, broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["watch", "no-such", "--admin-url", broker.http_url]) == 1
         assert "no-such" in capsys.readouterr().err

@@ -56,7 +56,7 @@ def test_versions(rest: Rest, path: str) -> None:
     assert (metadata["info"]["version"], [one["version"] for one in metadata["index"]]) == (1, [0, 1])
 
 
-def test_compatibility_is_asked_without_a_change(rest: Rest, path: str) -> None:
+def test_compatibility_check_changes_nothing(rest: Rest, path: str) -> None:
     fits = {"schemaCompatibilityStrategy": "FULL", "compatibility": True}
     assert rest.call("POST", f"{path}/compatibility", avro("a")) == (202, fits)
     rest.expect("POST", f"{path}/schema", avro("a"))

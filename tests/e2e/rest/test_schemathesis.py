@@ -60,7 +60,7 @@ def prepared(rest: Rest, service_url: str) -> Any:
     return document
 
 
-def test_answers_are_as_described(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_answers_match_the_document(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = start_broker()
     rest = Rest(broker.http_url)
     description = tmp_path / "openapi.json"

@@ -10,7 +10,7 @@ from anabranch.admin.client import AdminClient
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n42"
 
 
-def test_a_connection_that_the_broker_has_ended_is_dialled_anew() -> None:
+def test_connection_closed_by_broker_is_reopened() -> None:
     ended = threading.Event()
     requests: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:

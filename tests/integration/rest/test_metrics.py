@@ -69,7 +69,7 @@ def parsed(text: str) -> dict[tuple[str, str], float]:
     return found
 
 
-async def test_figures_of_real_traffic(node: Node) -> None:
+async def test_metrics_of_real_traffic(node: Node) -> None:
     async with RawClient(node.service_url) as client:
         await client.hello()
         await client.subscribe(TOPIC, "s", permits=2)
@@ -101,7 +101,7 @@ async def test_figures_of_real_traffic(node: Node) -> None:
     assert after["pulsar_out_messages_total", where + ',subscription="s"'] == 2, "what went out stays counted"
 
 
-async def test_who_came_and_went_between_two_looks_counts(node: Node) -> None:
+async def test_clients_between_two_scrapes_are_counted(node: Node) -> None:
     async with RawClient(node.service_url) as client:
         await client.hello()
         await client.producer("t")
@@ -118,7 +118,7 @@ async def test_who_came_and_went_between_two_looks_counts(node: Node) -> None:
     assert found["pulsar_subscription_back_log", where] == 0
 
 
-async def test_rates_come_with_the_second_look(node: Node) -> None:
+async def test_rates_appear_at_second_scrape(node: Node) -> None:
     async with RawClient(node.service_url) as client:
         await client.hello()
         await client.producer("t")
@@ -152,7 +152,7 @@ async def test_series_are_bounded_and_sums_stay_right(tmp_path: Path, per_topic:
     assert found["anabranch_metrics_topics_left_out", ""] == 5 - rows
 
 
-async def test_many_topics_never_hold_the_loop(node: Node) -> None:
+async def test_metrics_of_many_topics_do_not_block_the_loop(node: Node) -> None:
     """A tiny copy of the measurement with 10,000 topics (benchmarks/micro/metrics.py)."""
     topics = node.services.topics
     for number in range(300):

@@ -162,14 +162,14 @@ async def test_head_and_options(server: HttpServer) -> None:
         ("GET", "/echo/%FF", 400, "bad-request"),
     ],
 )
-async def test_errors_are_reason_and_code(server: HttpServer, method: str, path: str, status: int, code: str) -> None:
+async def test_errors_have_reason_and_code(server: HttpServer, method: str, path: str, status: int, code: str) -> None:
     found, headers, body = await call(server, method, path)
     assert (found, json.loads(body)["code"]) == (status, code)
     assert headers["content-type"] == "application/json"
     assert b"secret detail" not in body and b"Traceback" not in body
 
 
-async def test_pages_of_others_change_nothing(server: HttpServer) -> None:
+async def test_changes_from_foreign_origins_are_refused(server: HttpServer) -> None:
     foreign = {"Origin": "http://elsewhere.example"}
     assert (await call(server, "PUT", "/echo/a", b"x", foreign))[0] == 403
     assert (await call(server, "PUT", "/echo/a", b"x", {"Origin": "null"}))[0] == 403
@@ -177,7 +177,7 @@ async def test_pages_of_others_change_nothing(server: HttpServer) -> None:
     assert (await call(server, "PUT", "/echo/a", b"x", {"Origin": "http://h"}))[0] == 200
 
 
-async def test_the_connection_survives_an_error(server: HttpServer) -> None:
+async def test_connection_survives_an_error(server: HttpServer) -> None:
     peer = await connect(server)
     for path in (b"/broken", b"/nothing", b"/refused", b"/echo/a"):
         await peer.send(b"GET " + path + b" HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -204,7 +204,7 @@ async def test_bad_requests_are_answered_and_closed(server: HttpServer, data: by
     assert await peer.is_closed()
 
 
-async def test_a_request_that_never_ends_is_dropped(server: HttpServer) -> None:
+async def test_incomplete_request_times_out(server: HttpServer) -> None:
     peer = await connect(server)
     await peer.send(b"PUT /echo/a HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nhalf")
     assert await peer.is_closed()
@@ -223,7 +223,7 @@ async def test_too_many_connections_are_refused(server: HttpServer) -> None:
     assert await fourth.is_closed()
 
 
-async def test_stop_ends_idle_connections_and_frees_the_port() -> None:
+async def test_stop_closes_idle_connections_and_frees_the_port() -> None:
     server = HttpServer(ROUTES, SMALL)
     await server.start()
     peer = await connect(server)
@@ -363,7 +363,7 @@ class InMemoryAdmin(BrokerAdmin):
             yield piece
 
 
-async def test_the_real_table_of_routes() -> None:
+async def test_routes_call_admin_services() -> None:
     broker = InMemoryAdmin()
     topics = broker.known_topics
     async with HttpServer(make_router(broker, "1.2.3"), HttpSettings(port=0)) as server:

@@ -50,7 +50,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from([GOOD, CHUNKED]), st.lists(st.integers(0, 1000), max_size=6))
-def test_any_chunking_is_understood_alike(data: bytes, places: list[int]) -> None:
+def test_any_chunking_gives_the_same_request(data: bytes, places: list[int]) -> None:
     async def check() -> None:
         async with HttpServer(ROUTER, SETTINGS) as server:
             answer = await exchange(server, cut(data, places))
@@ -76,7 +76,7 @@ MUTATED = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.one_of(MUTATED, st.binary(max_size=200)), min_size=1, max_size=10))
-def test_bad_bytes_harm_nobody_else(messages: list[bytes]) -> None:
+def test_bad_bytes_do_not_affect_other_connections(messages: list[bytes]) -> None:
     async def check() -> None:
         async with HttpServer(ROUTER, SETTINGS) as server:
             answers = await asyncio.gather(*(exchange(server, [message]) for message in messages))

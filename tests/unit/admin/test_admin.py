@@ -18,7 +18,7 @@ from scripts.generate_admin_faces import stale
 from tests.support.traffic.admin_calls import groups, methods
 
 
-def test_both_faces_have_the_same_groups_and_methods() -> None:
+def test_async_and_blocking_admin_have_the_same_methods() -> None:
     one, other = dict(groups(anabranch.admin.connect())), dict(groups(anabranch.admin.blocking.connect()))
     assert one.keys() == other.keys()
     for name, group in one.items():
@@ -37,11 +37,11 @@ def test_both_faces_have_the_same_groups_and_methods() -> None:
         assert hasattr(Admin, name) and hasattr(BlockingAdmin, name)
 
 
-def test_the_blocking_face_is_up_to_date() -> None:
+def test_generated_blocking_modules_are_up_to_date() -> None:
     assert stale() == [], "run scripts/generate_admin_faces.py"
 
 
-async def test_what_is_no_policy_is_said_before_anybody_is_asked() -> None:
+async def test_unknown_policy_is_refused_before_a_request_is_sent() -> None:
     async with anabranch.admin.connect() as admin:
         with pytest.raises(BadCall, match="is no policy"):
             await admin.namespaces.policy("a/b", "retension")
@@ -52,7 +52,7 @@ async def test_what_is_no_policy_is_said_before_anybody_is_asked() -> None:
 ORIGIN = Origin.parse("https://h:1/base/")
 
 
-def test_requests_carry_who_we_are_and_nothing_shows_it(tmp_path: Path) -> None:
+def test_credentials_are_sent_and_not_shown(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("from-file\n")
     tokens = iter(["first", "second"])
@@ -75,7 +75,7 @@ def test_requests_carry_who_we_are_and_nothing_shows_it(tmp_path: Path) -> None:
     assert (supplier.method, Basic("a", "b").data(), Certificate().data()) == ("token", b"a:b", b"")
 
 
-def test_tls_wants_files_that_are_there() -> None:
+def test_missing_tls_files_are_refused() -> None:
     assert Tls().context().check_hostname
     assert not Tls(check_hostname=False).context().check_hostname
     with pytest.raises(OSError):
@@ -83,6 +83,6 @@ def test_tls_wants_files_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("url", ["pulsar://h", "h:8080", "http://", "http://h:port"])
-def test_urls_that_are_none(url: str) -> None:
+def test_malformed_urls_are_refused(url: str) -> None:
     with pytest.raises(BadUrl):
         anabranch.admin.connect(url)

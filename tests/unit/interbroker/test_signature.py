@@ -39,19 +39,19 @@ def check(given_: Signature, *, method: str = "POST", path: str = "/p", body: by
     verify(SECRET, method, path, body, Signature.load(given_.dump()), me=ME, now_ms=now)
 
 
-def test_a_brokers_request_is_heard() -> None:
+def test_signed_request_is_accepted() -> None:
     check(signed())
     check(signed(), now=NOW + WINDOW_MS - 1)
     check(signed(), now=NOW - WINDOW_MS + 1)
 
 
 @pytest.mark.parametrize("late", [WINDOW_MS, -WINDOW_MS, 10 * WINDOW_MS])
-def test_out_of_time(late: int) -> None:
+def test_request_outside_the_time_window_is_refused(late: int) -> None:
     with pytest.raises(NotABroker, match="old"):
         check(signed(), now=NOW + late)
 
 
-def test_anything_else_is_refused() -> None:
+def test_any_changed_field_is_refused() -> None:
     wrongs: list[Callable[[], None]] = [
         lambda: check(signed(OTHER)),
         lambda: check(signed(), method="GET"),
@@ -69,12 +69,12 @@ def test_anything_else_is_refused() -> None:
 
 
 @given(st.text(max_size=200))
-def test_no_text_upsets_the_reader(text: str) -> None:
+def test_any_malformed_signature_is_refused(text: str) -> None:
     with pytest.raises(NotABroker):
         verify(SECRET, "POST", "/p", b"", Signature.load(text), me=ME, now_ms=NOW)
 
 
-def test_nothing_is_heard_twice_while_it_would_be_accepted() -> None:
+def test_request_is_accepted_once() -> None:
     seen = SeenOnce(count_max=3)
     seen.take(signed(), NOW)
     with pytest.raises(NotABroker, match="twice"):
@@ -87,7 +87,7 @@ def test_nothing_is_heard_twice_while_it_would_be_accepted() -> None:
     assert len(seen) == 1, "what is too old to be accepted is forgotten"
 
 
-def test_answers_are_signed_for_one_request() -> None:
+def test_answer_signature_is_valid_for_one_request() -> None:
     mac = sign_answer(SECRET, signed(), 200, b"{}")
     assert is_answer(SECRET, signed(), 200, b"{}", mac)
     assert not is_answer(SECRET, signed(), 404, b"{}", mac)
@@ -96,11 +96,11 @@ def test_answers_are_signed_for_one_request() -> None:
     assert not is_answer(OTHER, signed(), 200, b"{}", mac)
 
 
-def test_the_secret_is_not_shown() -> None:
+def test_secret_is_not_in_repr() -> None:
     assert SECRET.key.hex() not in repr(SECRET) + str(SECRET) and repr(SECRET.key) not in repr(SECRET)
 
 
-async def test_the_secret_is_made_once() -> None:
+async def test_secret_is_created_once() -> None:
     async with MemoryStore(SystemClock()) as store:
         first = await load_secret(store, b"a" * 32)
         assert first == await load_secret(store, b"b" * 32) == Secret(b"a" * 32)

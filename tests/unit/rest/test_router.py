@@ -73,7 +73,7 @@ def test_unknown_paths(path: str) -> None:
         ROUTER.match("GET", path)
 
 
-def test_wrong_method_says_what_is_allowed() -> None:
+def test_wrong_method_lists_the_allowed_ones() -> None:
     with pytest.raises(WrongMethod) as caught:
         ROUTER.match("POST", "/a/persistent/t/x")
     assert caught.value.allowed == ("GET", "HEAD", "OPTIONS", "PUT")
@@ -83,7 +83,7 @@ def test_wrong_method_says_what_is_allowed() -> None:
     assert caught.value.allowed == ("DELETE", "OPTIONS")
 
 
-def test_bytes_that_are_no_text_are_a_bad_request() -> None:
+def test_path_that_is_not_utf8_is_a_bad_request() -> None:
     with pytest.raises(BadRequest):
         ROUTER.match("GET", "/a/persistent/t/%FF")
 

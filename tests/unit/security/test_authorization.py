@@ -63,25 +63,25 @@ def allowed(role: str | None, action: Action, resource: Resource, policies: Acce
         (Action.LOOKUP, Resource("t"), {"root", "boss"}),
     ],
 )
-def test_who_may(action: Action, resource: Resource, who: set[str | None]) -> None:
+def test_decisions_by_role_and_action(action: Action, resource: Resource, who: set[str | None]) -> None:
     everybody = (None, "root", "boss", "reader", "writer", "guest", "packer", "nobody")
     assert {role for role in everybody if allowed(role, action, resource)} == who
 
 
-def test_a_subscription_belongs_to_its_roles_who_still_need_consume() -> None:
+def test_restricted_subscription_needs_role_and_consume() -> None:
     grants = Grants(namespace={"auditor": CONSUME, "x": CONSUME}, subscriptions={"audit": frozenset({"auditor", "y"})})
     policies = AccessPolicies(grants=grants)
     resource = Resource.of_topic(TOPIC, "audit")
     assert [allowed(role, Action.CONSUME, resource, policies) for role in ("auditor", "x", "y")] == [True, False, False]
 
 
-def test_prefix_mode_binds_names_to_roles() -> None:
+def test_prefix_mode_requires_role_as_name_prefix() -> None:
     policies = AccessPolicies(grants=Grants(namespace={"app": CONSUME}, mode=SubscriptionMode.PREFIX))
     assert allowed("app", Action.CONSUME, Resource.of_topic(TOPIC, "app-1"), policies)
     assert not allowed("app", Action.CONSUME, Resource.of_topic(TOPIC, "other-1"), policies)
 
 
-def test_partitions_follow_their_topic_and_not_the_other_way() -> None:
+def test_grant_on_topic_covers_partitions_not_vice_versa() -> None:
     parent = AccessPolicies(grants=Grants(topics={str(TOPIC): {"r": PRODUCE}}))
     one = AccessPolicies(grants=Grants(topics={str(TOPIC.partition(1)): {"r": PRODUCE}}))
     assert allowed("r", Action.PRODUCE, Resource.of_topic(TOPIC.partition(1)), parent)
@@ -90,12 +90,12 @@ def test_partitions_follow_their_topic_and_not_the_other_way() -> None:
     assert not allowed("r", Action.PRODUCE, Resource.of_topic(TOPIC), one)
 
 
-def test_a_refusal_says_why() -> None:
+def test_refusal_has_a_reason() -> None:
     reason = decide("reader", Action.PRODUCE, Resource.of_topic(TOPIC), POLICIES).reason
     assert "'reader'" in reason and "produce" in reason and str(TOPIC) in reason
 
 
-def test_grants_survive_their_record() -> None:
+def test_grants_round_trip_through_record() -> None:
     made = (
         Grants(mode=SubscriptionMode.PREFIX)
         .with_namespace_role("a", PRODUCE | CONSUME)
@@ -125,12 +125,12 @@ def test_grants_survive_their_record() -> None:
         {"subscription_auth_mode": "zzz"},
     ],
 )
-def test_grants_that_make_no_sense_are_refused(record: dict[str, object]) -> None:
+def test_malformed_grants_are_refused(record: dict[str, object]) -> None:
     with pytest.raises((BadRequest, BadName)):
         Grants.load(record)
 
 
-def test_words_are_checked() -> None:
+def test_roles_actions_and_modes_are_validated() -> None:
     assert parse_actions(["consume", "produce"]) == {"produce", "consume"}
     for bad in (None, "produce", ["fly"], [None], [["produce"]], {"produce": 1}):
         with pytest.raises(BadRequest):

@@ -36,13 +36,13 @@ def basic(user: str, password: str) -> Credentials:
         ("x", "1", "$apr1$1$OmoL/VETosDXTe4UiL9wc0"),
     ],
 )
-def test_apr1_is_what_openssl_makes(password: str, salt: str, stored: str) -> None:
+def test_apr1_matches_openssl(password: str, salt: str, stored: str) -> None:
     assert apr1(password.encode(), salt) == stored
     assert matches(stored, password.encode())
     assert not matches(stored, password.encode() + b"!")
 
 
-def test_sha_is_what_apache_makes() -> None:
+def test_sha_matches_apache() -> None:
     assert matches("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", b"password")
     assert not matches("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", b"Password")
 
@@ -57,7 +57,7 @@ def test_bcrypt_of_every_prefix() -> None:
     assert not matches("$2y$04$broken", b"x")
 
 
-def test_odd_passwords_fit_nobody() -> None:
+def test_odd_passwords_match_no_entry() -> None:
     stored = bcrypt.hashpw(b"a", bcrypt.gensalt(4)).decode()
     assert not matches(stored, b"a\0b")
     assert not matches("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", b"p" * 10_000)
@@ -66,13 +66,13 @@ def test_odd_passwords_fit_nobody() -> None:
 @pytest.mark.parametrize(
     "text", ["alice", ":x", "a:plain", "a:$1$old$crypt", "a:$6$salt$x", "a:{SHA}x\na:{SHA}y", "a:"]
 )
-def test_files_that_are_refused_say_the_line_and_not_its_content(text: str) -> None:
+def test_bad_htpasswd_file_error_names_line_without_content(text: str) -> None:
     with pytest.raises(BadPasswordFile, match=r"line \d") as caught:
         parse_htpasswd(text)
     assert "crypt" not in str(caught.value).replace("bcrypt", "") and "plain" not in str(caught.value)
 
 
-async def test_users_sign_in(tmp_path: Path, blocking: Blocking) -> None:
+async def test_users_authenticate(tmp_path: Path, blocking: Blocking) -> None:
     method = PasswordMethod(write_htpasswd(tmp_path), blocking, b"k" * 32)
     for user, password in PASSWORDS.items():
         for _ in range(2):  # the second time from memory
@@ -87,7 +87,7 @@ async def test_users_sign_in(tmp_path: Path, blocking: Blocking) -> None:
             await method.identify(Credentials("basic", data), 0)
 
 
-async def test_an_unknown_user_costs_a_check_too(
+async def test_unknown_user_takes_as_long_as_a_known_one(
     tmp_path: Path, blocking: Blocking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = PasswordMethod(write_htpasswd(tmp_path), blocking, b"k" * 32)
@@ -109,7 +109,7 @@ async def test_an_unknown_user_costs_a_check_too(
         await method.identify(basic("mallory", PASSWORDS["alice"]), 0)
 
 
-async def test_a_changed_file_counts_at_once(tmp_path: Path, blocking: Blocking) -> None:
+async def test_changed_htpasswd_file_takes_effect_at_once(tmp_path: Path, blocking: Blocking) -> None:
     path = write_htpasswd(tmp_path, bob="one", carol="two")
     method = PasswordMethod(path, blocking, b"k" * 32)
     await method.identify(basic("bob", "one"), 0)
@@ -126,7 +126,7 @@ async def test_a_changed_file_counts_at_once(tmp_path: Path, blocking: Blocking)
     await method.identify(basic("bob", "three"), 0)
 
 
-def test_a_missing_file_is_found_at_start(tmp_path: Path) -> None:
+def test_missing_htpasswd_file_fails_at_start(tmp_path: Path) -> None:
     class Unused:
         pass
 
@@ -137,7 +137,7 @@ def test_a_missing_file_is_found_at_start(tmp_path: Path) -> None:
 # -- several methods
 
 
-async def test_methods_do_not_stand_in_for_each_other(tmp_path: Path, blocking: Blocking) -> None:
+async def test_each_method_accepts_only_its_own_credentials(tmp_path: Path, blocking: Blocking) -> None:
     method = PasswordMethod(write_htpasswd(tmp_path), blocking, b"k" * 32)
     both = Authenticator({"basic": method, "tls": CertificateMethod()}, "guest")
     assert (await both.identify(Credentials("none"), 0)).role == "guest"
@@ -158,7 +158,7 @@ async def test_methods_do_not_stand_in_for_each_other(tmp_path: Path, blocking: 
         await Authenticator({"basic": method}).identify(Credentials("none"), 0)
 
 
-def test_what_a_request_presents() -> None:
+def test_credentials_of_http_requests() -> None:
     assert from_http("Bearer  abc ", None, True) == Credentials("token", b"abc")
     assert from_http("bearer abc", "cn", True).method == "token"
     assert from_http(basic_header("bob", "a:b"), None, False) == Credentials("basic", b"bob:a:b")

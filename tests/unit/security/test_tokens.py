@@ -62,11 +62,11 @@ async def test_every_algorithm_both_ways(algorithm: str) -> None:
                 reader(wrong).claims(made.encode(), NOW)
 
 
-def test_a_token_made_by_hand_is_read() -> None:
+def test_hand_made_token_is_accepted() -> None:
     assert reader().claims(by_hand({"sub": "me"}), NOW) == {"sub": "me"}
 
 
-def test_the_token_does_not_choose_the_algorithm() -> None:
+def test_key_decides_the_algorithm_not_the_token() -> None:
     """The classic: the public key, known to all, taken as an HMAC secret."""
     private, public = PAIRS["RS256"]
     checking = tokens.public_key(public)
@@ -81,7 +81,7 @@ def test_the_token_does_not_choose_the_algorithm() -> None:
     assert private
 
 
-def test_a_short_secret_makes_no_long_signatures() -> None:
+def test_short_secret_allows_only_short_algorithms() -> None:
     (short,) = tokens.secret_keys(SECRET[:32])
     assert short.algorithms == ("HS256",)
     with pytest.raises(BadRequest):
@@ -171,7 +171,7 @@ async def test_the_role_is_a_claim(claims: dict[str, Any], claim: str, role: str
         b"x" * 60_000,
     ],
 )
-def test_rubbish_is_refused_and_not_repeated(token: bytes) -> None:
+def test_malformed_token_is_refused_and_not_repeated(token: bytes) -> None:
     with pytest.raises(Unauthenticated) as caught:
         reader().claims(token, NOW)
     shown = str(caught.value).encode()
@@ -180,7 +180,7 @@ def test_rubbish_is_refused_and_not_repeated(token: bytes) -> None:
         assert len(part) < 8 or part not in shown
 
 
-def test_a_changed_byte_anywhere_is_noticed() -> None:
+def test_any_changed_byte_invalidates_the_token() -> None:
     token = by_hand({"sub": "me"})
     for place in range(0, len(token) - 1, 7):
         changed = bytearray(token)
@@ -214,7 +214,7 @@ def test_pairs_in_both_encodings(encoding: serialization.Encoding) -> None:
     assert reader(tokens.public_key(public)).claims(token.encode(), NOW)
 
 
-def test_keys_that_must_not_be_used() -> None:
+def test_weak_and_unsupported_keys_are_refused() -> None:
     weak = rsa.generate_private_key(public_exponent=65537, key_size=1024).public_key()
     der = serialization.Encoding.DER
     spki = serialization.PublicFormat.SubjectPublicKeyInfo
@@ -229,7 +229,7 @@ def test_keys_that_must_not_be_used() -> None:
         tokens.private_key(PAIRS["RS256"][1])
 
 
-def test_a_secret_given_for_a_path_is_not_repeated() -> None:
+def test_secret_given_as_path_is_not_in_the_error() -> None:
     for place in ("s3cr3t-by-mistake", "data:;base64,s3cr3t-by-mistake!", "data:s3cr3t-by-mistake", "s3cr3t\0by"):
         with pytest.raises(BadKey) as caught:
             tokens.read_key(place)
@@ -240,7 +240,7 @@ def test_a_secret_given_for_a_path_is_not_repeated() -> None:
 # -- what the command line does
 
 
-def test_files_are_private_and_never_overwritten(tmp_path: Path) -> None:
+def test_key_files_are_private_and_never_overwritten(tmp_path: Path) -> None:
     private, public = tmp_path / "private.key", tmp_path / "public.key"
     create_key_pair("ES256", private, public)
     assert private.stat().st_mode & 0o077 == 0
@@ -269,7 +269,7 @@ def test_secrets_are_new_and_long_enough(algorithm: str) -> None:
     assert raw != create_secret_key(algorithm, as_base64=False)
 
 
-async def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_changed_key_file_is_reloaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place, other = tmp_path / "secret.key", bytes(reversed(SECRET))
     place.write_bytes(SECRET)
     file = KeyFile(str(place), tokens.secret_keys)
@@ -298,6 +298,6 @@ async def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path, caplog: 
     assert await role(SECRET) == "me"
 
 
-def test_a_key_given_in_place_never_changes() -> None:
+def test_key_in_data_url_never_changes() -> None:
     file = KeyFile("data:;base64," + base64.b64encode(SECRET).decode(), tokens.secret_keys)
     assert not file.follow() and file.keys[0].key == SECRET

@@ -19,7 +19,7 @@ def figures(**subscriptions: CursorStats) -> SegmentStats:
     return SegmentStats(Rates(), Rates(), producers=0, messages=9, bytes=9, subscriptions=subscriptions)
 
 
-def test_an_ordered_subscription_shows_who_has_what_and_how_far() -> None:
+def test_positions_of_ordered_subscription_name_consumers() -> None:
     stats = {
         0: figures(s=CursorStats(0, 0, Position(3, 8))),
         1: figures(s=CursorStats(4, 1, Position(5, 2))),
@@ -32,7 +32,7 @@ def test_an_ordered_subscription_shows_who_has_what_and_how_far() -> None:
     }
 
 
-def test_a_checkpoint_group_is_where_its_members_say() -> None:
+def test_positions_of_checkpoint_group_come_from_members() -> None:
     stats = {1: figures(g=CursorStats(9, 0, EARLIEST)), 2: figures(g=CursorStats(9, 0, EARLIEST))}
     found = positions_of(
         SEGMENTS, stats, "g", {"consumers": {"a": {"segments": [1, 2]}}, "drained": [0], "positions": {"1": "5:2"}}
@@ -41,7 +41,7 @@ def test_a_checkpoint_group_is_where_its_members_say() -> None:
     assert [found[one]["backlog"] for one in "012"] == [0, 9, 9]
 
 
-def test_a_queue_has_no_owner_and_is_through_with_what_is_sealed_and_read() -> None:
+def test_queue_has_no_consumer_and_drains_sealed_segments() -> None:
     stats = {0: figures(q=CursorStats(0, 2, Position(3, 8))), 1: figures(q=CursorStats(0, 2, Position(5, 2)))}
     found = positions_of(SEGMENTS, stats, "q", {"type": "QUEUE"})
     assert [(found[one]["drained"], found[one]["consumer"], found[one]["consumers"]) for one in "01"] == [

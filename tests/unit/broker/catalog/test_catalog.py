@@ -31,7 +31,7 @@ async def exist(store: MemoryStore, topic: TopicName) -> None:
     await store.put(Catalog.topic_key(topic), b"{}", expected=ABSENT)
 
 
-async def test_defaults_are_there_and_may_be_asked_for_again() -> None:
+async def test_ensure_defaults_is_idempotent() -> None:
     catalog, _ = await make()
     await catalog.ensure_defaults()
     assert await catalog.tenants() == ["public"]
@@ -59,13 +59,13 @@ async def test_tenants_and_namespaces() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä"])
-async def test_names_that_cannot_be(name: str) -> None:
+async def test_invalid_names_are_refused(name: str) -> None:
     catalog, _ = await make()
     with pytest.raises(BadName):
         await catalog.create_tenant(name, {})
 
 
-async def test_a_namespace_with_topics_stays() -> None:
+async def test_namespace_with_topics_is_not_deleted() -> None:
     catalog, store = await make()
     await exist(store, PLAIN)
     with pytest.raises(NotAllowed):
@@ -85,7 +85,7 @@ async def test_deduplication_policy() -> None:
         await catalog.set_deduplication("public/none", True)
 
 
-async def test_policies_keep_what_they_do_not_know() -> None:
+async def test_unknown_policy_keys_are_kept() -> None:
     loaded = NamespacePolicies.load(b'{"deduplicationEnabled": true, "later": {"x": 1}}')
     assert NamespacePolicies.load(loaded.dump()) == loaded
     assert loaded.deduplication is True
@@ -122,7 +122,7 @@ async def test_partitioned_topics() -> None:
         await catalog.grow_partitions(PLAIN, 2, prepare)
 
 
-async def test_two_who_create_at_once() -> None:
+async def test_concurrent_creation_succeeds_once() -> None:
     catalog, _ = await make()
     outcomes = await asyncio.gather(
         *(catalog.create_partitioned(PARTED, count) for count in (2, 3)), return_exceptions=True
@@ -131,14 +131,14 @@ async def test_two_who_create_at_once() -> None:
 
 
 @pytest.mark.parametrize("local", ["a/b", "100%", "ünïcode", "a b", "x-partition-", "+"])
-async def test_local_names_survive_the_store(local: str) -> None:
+async def test_local_names_round_trip_through_store(local: str) -> None:
     catalog, store = await make()
     topic = TopicName.from_parts("persistent", "public", "default", local)
     await exist(store, topic)
     assert await catalog.topics("public/default") == [topic]
 
 
-async def test_partition_metadata_creates_by_policy_only() -> None:
+async def test_partition_metadata_creates_only_if_policy_allows() -> None:
     catalog, store = await make(BrokerSettings(auto_create_partitions=4))
     with pytest.raises(TopicNotFound):
         await catalog.partitions_or_create(PARTED, False)
@@ -150,7 +150,7 @@ async def test_partition_metadata_creates_by_policy_only() -> None:
         await catalog.partitions_or_create(TopicName.parse("persistent://public/none/t"), True)
 
 
-async def test_what_may_be_loaded() -> None:
+async def test_check_may_load() -> None:
     catalog, store = await make()
     assert not await catalog.check_may_load(PLAIN, True)
     with pytest.raises(TopicNotFound):

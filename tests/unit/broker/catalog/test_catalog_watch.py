@@ -19,7 +19,7 @@ def changed(key: str) -> Change:
     return Change(ChangeKind.MODIFIED, key)
 
 
-def test_only_what_is_loaded_is_looked_at_and_once() -> None:
+def test_only_loaded_namespaces_are_checked_once() -> None:
     unread = Unread()
     for key in ("/namespaces/t/a", "/namespaces/t/a", "/namespaces/t/other", "/namespaces/t", "/tenants/u"):
         unread.note(changed(key))
@@ -27,7 +27,7 @@ def test_only_what_is_loaded_is_looked_at_and_once() -> None:
     assert not unread and unread.take([A, B]) == ([], [])
 
 
-def test_a_gap_means_everything_that_is_loaded() -> None:
+def test_gap_in_hints_checks_everything_loaded() -> None:
     unread = Unread()
     unread.note(Change(ChangeKind.INVALIDATED, "/namespaces"))
     assert unread.take([A, B, A]) == (["t/a", "u/b"], ["t", "u"])
@@ -66,7 +66,7 @@ class Parts:
                 await self.turned.wait()
 
 
-async def test_changes_of_another_store_object_arrive_and_failures_are_tried_again() -> None:
+async def test_changes_of_other_brokers_are_applied_with_retries() -> None:
     clock, parts = SystemClock(), Parts()
     data = MemoryData(clock)
     mine, other = MemoryStore(clock, data=data), MemoryStore(clock, data=data)
@@ -80,7 +80,7 @@ async def test_changes_of_another_store_object_arrive_and_failures_are_tried_aga
         await parts.wait("permissions u")
 
 
-async def test_what_happened_during_a_gap_is_found_afterwards() -> None:
+async def test_changes_during_a_gap_are_applied_afterwards() -> None:
     clock, parts = SystemClock(), Parts()
     data = MemoryData(clock)
     mine, other = MemoryStore(clock, data=data), MemoryStore(clock, data=data)

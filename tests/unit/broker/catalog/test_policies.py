@@ -44,7 +44,7 @@ def of(**record: Any) -> Policies:
 # -- values
 
 
-def test_an_empty_record_means_the_brokers_defaults() -> None:
+def test_empty_record_means_broker_defaults() -> None:
     holds = of()
     assert holds == Policies(unacked_per_consumer_max=50_000, unacked_per_subscription_max=200_000)
     assert Policies.of({}, BrokerSettings(deduplication=True, auto_create_topics=False)) == Policies(
@@ -55,7 +55,7 @@ def test_an_empty_record_means_the_brokers_defaults() -> None:
     )
 
 
-def test_records_say_more_than_settings() -> None:
+def test_record_overrides_settings() -> None:
     holds = of(
         deduplicationEnabled=True,
         retention_policies={"retentionTimeInMinutes": 2, "retentionSizeInMB": -1},
@@ -81,14 +81,14 @@ def test_records_say_more_than_settings() -> None:
     assert not holds.is_local
 
 
-def test_partitions_of_the_broker_are_overruled_by_a_plain_type() -> None:
+def test_non_partitioned_type_overrides_broker_partitions() -> None:
     settings = BrokerSettings(auto_create_partitions=4)
     plain = {"autoTopicCreationOverride": {"allowAutoTopicCreation": True, "topicType": "non-partitioned"}}
     assert Policies.of(plain, settings).auto_create_partitions == 0
     assert Policies.of({}, settings).auto_create_partitions == 4
 
 
-def test_every_rule_has_a_key_of_its_own_and_is_read_from_records() -> None:
+def test_every_policy_field_has_its_own_key() -> None:
     assert len({rule.key for rule in RULES}) == len({rule.path for rule in RULES}) == len(RULES)
     assert {rule.key for rule in RULES} <= set(BY_KEY)
 
@@ -123,7 +123,7 @@ def test_bytes_behind_a_position() -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1, 99, 500, 501, 1_500, 2_499])
-def test_the_position_that_leaves_so_much(left: int) -> None:
+def test_position_that_leaves_a_given_backlog(left: int) -> None:
     position = position_leaving(CHAIN, left)
     assert position is not None and bytes_after(CHAIN, position) <= left < bytes_after(CHAIN, position) + 101
     assert position_leaving(CHAIN, 2_500) is None
@@ -180,7 +180,7 @@ def test_bundles() -> None:
 # -- topics nobody uses
 
 
-def test_when_topics_go() -> None:
+def test_inactive_topics_are_deleted() -> None:
     rule = InactiveRule(DeleteMode.NO_SUBSCRIPTIONS, 10)
     assert (
         should_delete(rule, 10, 0, True)
@@ -193,7 +193,7 @@ def test_when_topics_go() -> None:
     assert needs_scan(Policies(ttl_seconds=1)) and not needs_scan(Policies())
 
 
-def test_the_patrol_wakes_each_topic_now_and_then() -> None:
+def test_unloaded_scan_loads_each_topic_periodically() -> None:
     names = [TopicName.parse(f"t-{number}") for number in range(LOADS_MAX + 10)]
     history = ScanHistory()
     assert history.choose(names, 0.0) == names[:LOADS_MAX]
@@ -235,7 +235,7 @@ async def test_unused_subscriptions_expire() -> None:
     assert topic.subscriptions == {}
 
 
-async def test_the_last_use_of_a_subscription_outlives_a_restart() -> None:
+async def test_last_use_of_subscription_survives_restart() -> None:
     world = await BrokerWorld().start()
     topic = await governed(world, subscription_expiration_time_minutes=2)
     subscription, consumer = await world.subscribe(topic, "s")
@@ -264,7 +264,7 @@ async def test_retention_by_time() -> None:
     assert topic.log.total_messages == 0
 
 
-async def test_retention_goes_back_to_the_brokers() -> None:
+async def test_removed_retention_falls_back_to_broker_default() -> None:
     world = await BrokerWorld().start()
     topic = await governed(world, retention_policies={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
     await world.publish(topic, 1)
@@ -290,7 +290,7 @@ async def test_snapshots_of_sequences_by_time() -> None:
     assert sequences.last("p") == 3 and upto == positions[-1]
 
 
-async def test_sleeping_topics_are_woken_for_what_time_does() -> None:
+async def test_unloaded_topics_are_loaded_for_time_policies() -> None:
     world = await BrokerWorld(idle_topic_seconds=30.0, sweep_seconds=5.0).start()
     topic = await governed(
         world, inactive_topic_policies={"deleteWhileInactive": True, "maxInactiveDurationSeconds": 90}
@@ -303,7 +303,7 @@ async def test_sleeping_topics_are_woken_for_what_time_does() -> None:
     assert not await world.catalog.exists(topic.name)
 
 
-async def test_a_namespace_takes_so_many_topics() -> None:
+async def test_topic_limit_of_namespace_is_enforced() -> None:
     world = await BrokerWorld().start()
     await governed(world, max_topics_per_namespace=2)
     await world.topic(TopicName.parse("second"))
@@ -315,7 +315,7 @@ async def test_a_namespace_takes_so_many_topics() -> None:
         await world.catalog.create_partitioned(TopicName.parse("parts"), 1)
 
 
-async def test_a_namespace_of_another_cluster_is_not_served() -> None:
+async def test_namespace_of_another_cluster_is_refused() -> None:
     world = await BrokerWorld().start()
     await governed(world, replication_clusters=["elsewhere"])
     with pytest.raises(NotAllowed):

@@ -104,7 +104,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON])
-def test_what_each_strategy_says(change: str, kind: SchemaType) -> None:
+def test_each_strategy(change: str, kind: SchemaType) -> None:
     existing, new, new_reads_old, old_reads_new = CHANGES[change]
     existing, new = Schema(kind, existing.data), Schema(kind, new.data)
     expected = {
@@ -127,21 +127,21 @@ def test_recursive_definitions_end() -> None:
     assert objection(Strategy.FORWARD, wider, [tree]) is not None
 
 
-def test_transitive_looks_at_all_others_at_the_latest() -> None:
+def test_transitive_strategies_compare_with_all_versions() -> None:
     history = [avro(F), ONE]  # the second one was let in by another strategy
     new = avro(A, ("b", "int", with_default(1)))
     assert objection(Strategy.BACKWARD, new, history) is None
     assert objection(Strategy.BACKWARD_TRANSITIVE, new, history) is not None
 
 
-def test_an_objection_says_what_and_where() -> None:
+def test_reason_names_what_and_where() -> None:
     text = objection(Strategy.FULL, ADDED, [ONE])
     assert text is not None
     assert "missing default value at /fields/1: b" in text
     assert "FULL" in text
 
 
-def test_the_first_schema_is_always_fine() -> None:
+def test_first_schema_is_always_compatible() -> None:
     for strategy in Strategy:
         if strategy is not Strategy.UNDEFINED:
             assert objection(strategy, ONE, []) is None
@@ -154,7 +154,7 @@ def test_types_do_not_mix() -> None:
     assert objection(Strategy.BACKWARD, Schema(SchemaType.INT32), [Schema(SchemaType.INT64)]) is not None
 
 
-def test_the_same_said_otherwise_is_the_same() -> None:
+def test_equivalent_definitions_are_equal() -> None:
     spaced = Schema(SchemaType.AVRO, json.dumps(json.loads(ONE.data), indent=2, sort_keys=True).encode())
     assert spaced.data != ONE.data
     assert spaced.digest == ONE.digest
@@ -162,7 +162,7 @@ def test_the_same_said_otherwise_is_the_same() -> None:
     assert ADDED.digest != ONE.digest
 
 
-def test_primitive_types_say_it_all() -> None:
+def test_primitive_types_need_no_definition() -> None:
     assert Schema(SchemaType.STRING, b"null").digest == Schema(SchemaType.STRING).digest
     assert Schema(SchemaType.STRING).digest != Schema(SchemaType.INT8).digest
     assert objection(Strategy.FULL, Schema(SchemaType.STRING, b"null"), [Schema(SchemaType.STRING)]) is None
@@ -175,7 +175,7 @@ def test_other_types_must_match_exactly() -> None:
     assert objection(Strategy.ALWAYS_COMPATIBLE, new, [old]) is None
 
 
-def test_json_schema_form_matches_itself_only() -> None:
+def test_json_schema_definitions_must_be_equal() -> None:
     first = Schema(SchemaType.JSON, b'{"type": "object", "properties": {"a": {"type": "integer"}}}')
     second = Schema(SchemaType.JSON, b'{"type": "object", "properties": {}}')
     check_valid(first, LIMIT)
@@ -188,18 +188,18 @@ def test_json_schema_form_matches_itself_only() -> None:
 
 
 @pytest.mark.parametrize("strategy", [Strategy.BACKWARD, Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE, Strategy.FULL])
-def test_a_consumer_must_read_the_latest(strategy: Strategy) -> None:
+def test_consumer_must_read_latest_version(strategy: Strategy) -> None:
     assert reader_objection(strategy, WIDER, [OTHER_TYPE, ONE]) is None  # reads; whether it could write does not count
     assert reader_objection(strategy, ADDED, [ONE]) is not None
 
 
 @pytest.mark.parametrize("strategy", [Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE])
-def test_a_consumer_must_read_all_where_all_count(strategy: Strategy) -> None:
+def test_consumer_must_read_all_versions_if_transitive(strategy: Strategy) -> None:
     assert reader_objection(strategy, WIDER, [ONE, ADDED]) is None
     assert reader_objection(strategy, WIDER, [OTHER_TYPE, ONE]) is not None
 
 
-def test_consumers_where_nothing_or_everything_goes() -> None:
+def test_consumers_with_always_strategies() -> None:
     assert reader_objection(Strategy.ALWAYS_INCOMPATIBLE, ONE, [ONE, ADDED]) is None
     assert reader_objection(Strategy.ALWAYS_INCOMPATIBLE, WIDER, [ONE]) is not None
     assert reader_objection(Strategy.ALWAYS_COMPATIBLE, OTHER_TYPE, [ONE]) is None
@@ -216,7 +216,7 @@ def pair(key: Schema, value: Schema, encoding: str = "INLINE") -> Schema:
 STRING = Schema(SchemaType.STRING)
 
 
-def test_key_and_value_are_checked_by_their_own_types() -> None:
+def test_key_and_value_are_checked_by_type() -> None:
     old = pair(STRING, ONE)
     check_valid(old, LIMIT)
     assert objection(Strategy.FULL, pair(STRING, ADDED_OPTIONAL), [old]) is None
@@ -225,12 +225,12 @@ def test_key_and_value_are_checked_by_their_own_types() -> None:
     assert "encoding" in (objection(Strategy.FULL, pair(STRING, ONE, "SEPARATED"), [old]) or "")
 
 
-def test_key_value_with_javas_nothing() -> None:
+def test_key_value_with_empty_java_definition() -> None:
     check_valid(Schema(SchemaType.KEY_VALUE, b"\xff\xff\xff\xff" * 2), LIMIT)
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\0\0\x09abc", key_value_data(b"", b"") + b"x"])
-def test_key_value_that_is_none(data: bytes) -> None:
+def test_malformed_key_value_is_refused(data: bytes) -> None:
     with pytest.raises(BadSchema):
         check_valid(Schema(SchemaType.KEY_VALUE, data), LIMIT)
 
@@ -258,7 +258,7 @@ def protobuf(message: str = "M", package: str = "p", root: str = "f.proto", data
     return Schema(SchemaType.PROTOBUF_NATIVE, json.dumps(definition).encode())
 
 
-def test_protobuf_descriptors_are_looked_at() -> None:
+def test_protobuf_descriptors_are_validated() -> None:
     check_valid(protobuf(), LIMIT)
     check_valid(protobuf(package=""), LIMIT)
     for broken in (protobuf("Other"), protobuf(root="g.proto"), protobuf(data="%%"), protobuf(data="AAAA")):
@@ -300,19 +300,19 @@ def test_not_avro(definition: bytes) -> None:
         check_valid(Schema(SchemaType.AVRO, definition), LIMIT)
 
 
-def test_java_spells_nested_classes_with_a_dollar() -> None:
+def test_dollar_in_java_class_names_is_accepted() -> None:
     check_valid(Schema(SchemaType.AVRO, json.dumps(record(A, namespace="org.example.Outer$")).encode()), LIMIT)
 
 
 @pytest.mark.parametrize("logical", ["date", "unheard-of", 3, None, {"a": []}])
-def test_logical_types_do_not_count(logical: Any, recwarn: pytest.WarningsRecorder) -> None:
+def test_logical_types_do_not_affect_compatibility(logical: Any, recwarn: pytest.WarningsRecorder) -> None:
     said = avro(("a", {"type": "int", "logicalType": logical}))
     check_valid(said, LIMIT)
     assert objection(Strategy.FULL, said, [ONE]) is None
     assert recwarn.list == []
 
 
-def test_auto_consume_is_no_schema() -> None:
+def test_auto_consume_is_refused() -> None:
     with pytest.raises(BadSchema, match="AUTO_CONSUME"):
         check_valid(Schema(SchemaType.AUTO_CONSUME), LIMIT)
 
@@ -331,7 +331,7 @@ def test_sizes_are_bounded() -> None:
         check_valid(Schema(SchemaType.AVRO, b"[" * 100_000), LIMIT)
 
 
-def test_comparing_two_huge_unions_ends_with_an_objection() -> None:
+def test_comparison_of_huge_unions_is_bounded() -> None:
     def huge(letter: str) -> Schema:
         branches = [record(A, name=f"{letter}{index}") for index in range(400)]
         return avro(("u", branches))
@@ -350,12 +350,12 @@ def test_type_names() -> None:
         SchemaType.named("avro")
 
 
-def test_the_older_strategy_names_mean_the_newer_ones() -> None:
+def test_older_strategy_names_map_to_newer() -> None:
     assert AUTO_UPDATE_STRATEGIES["AutoUpdateDisabled"] is Strategy.ALWAYS_INCOMPATIBLE
     assert set(AUTO_UPDATE_STRATEGIES.values()) == set(Strategy) - {Strategy.UNDEFINED}
 
 
-def test_the_avro_library_is_not_loaded_before_it_is_needed() -> None:
+def test_avro_library_is_imported_on_first_use() -> None:
     code = (
         "import sys, anabranch.node.node; from anabranch.broker.schemas.compatibility import check_valid;"
         "from anabranch.model.schema import Schema, SchemaType; check_valid(Schema(SchemaType.STRING), 9);"

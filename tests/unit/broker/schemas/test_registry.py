@@ -76,7 +76,7 @@ async def world() -> AsyncIterator[World]:
 # -- numbers and identity
 
 
-async def test_versions_count_from_zero_and_are_found_again(world: World) -> None:
+async def test_versions_start_at_zero_and_are_found(world: World) -> None:
     registry = world.registry
     schemas = [avro("a"), avro("a", b=1), avro("a", b=1, c=2)]
     assert [await registry.register(TOPIC, schema) for schema in schemas] == [0, 1, 2]
@@ -88,14 +88,14 @@ async def test_versions_count_from_zero_and_are_found_again(world: World) -> Non
     assert (found.version, found.schema, found.registered_ms) == (1, schemas[1], world.clock.now_ms())
 
 
-async def test_the_same_in_other_words_is_the_same_version(world: World) -> None:
+async def test_equivalent_definition_has_the_same_version(world: World) -> None:
     await world.registry.register(TOPIC, avro("a"))
     spaced = Schema(SchemaType.AVRO, json.dumps(json.loads(avro("a").data), indent=4).encode())
     assert await world.registry.register(TOPIC, spaced) == 0
     assert (await world.registry.get(TOPIC)).schema.data == avro("a").data  # as it was said first
 
 
-async def test_partitions_segments_and_twins_share_one_history(world: World) -> None:
+async def test_partitions_and_segments_share_one_history(world: World) -> None:
     names = [
         "persistent://public/default/x",
         "persistent://public/default/x-partition-7",
@@ -109,14 +109,14 @@ async def test_partitions_segments_and_twins_share_one_history(world: World) -> 
     assert schema_name(TopicName.parse("persistent://public/default/a/b c")) == "public/default/a%2Fb+c"
 
 
-async def test_histories_are_apart(world: World) -> None:
+async def test_topics_have_separate_histories(world: World) -> None:
     await world.registry.register(TOPIC, STRING)
     assert await world.registry.register(TopicName.parse("orders2"), INT) == 0
     with pytest.raises(SchemaNotFound):
         await world.registry.get(TopicName.parse("persistent://public/default/orders/x"))
 
 
-async def test_nothing_there(world: World) -> None:
+async def test_missing_schema_is_not_found(world: World) -> None:
     for version in (None, 0, 7):
         with pytest.raises(SchemaNotFound):
             await world.registry.get(TOPIC, version)
@@ -136,7 +136,7 @@ async def test_a_new_registry_reads_what_an_old_one_wrote(world: World) -> None:
 # -- what is refused
 
 
-async def test_an_incompatible_one_is_refused_and_not_kept(world: World) -> None:
+async def test_incompatible_schema_is_refused_and_not_stored(world: World) -> None:
     await world.registry.register(TOPIC, avro("a"))
     with pytest.raises(IncompatibleSchema) as refused:
         await world.registry.register(TOPIC, avro("a", "b"))
@@ -146,7 +146,7 @@ async def test_an_incompatible_one_is_refused_and_not_kept(world: World) -> None
     assert len(await world.keys()) == 2  # the history and one definition
 
 
-async def test_a_definition_that_is_none(world: World) -> None:
+async def test_invalid_definition_is_refused(world: World) -> None:
     with pytest.raises(BadSchema):
         await world.registry.register(TOPIC, Schema(SchemaType.AVRO, b"{}"))
     assert await world.keys() == []
@@ -162,13 +162,13 @@ async def test_limits(world: World) -> None:
     assert await registry.register(TOPIC, avro("a")) == 0
 
 
-async def test_the_largest_definition_fits_into_the_store(world: World) -> None:
+async def test_largest_definition_fits_into_the_store(world: World) -> None:
     large = Schema(SchemaType.EXTERNAL, b"\xff" * 512 * 1024, {"k": "v" * 60_000})
     assert await world.registry.register(TOPIC, large) == 0
     assert (await world.registry.get(TOPIC)).schema == large
 
 
-async def test_a_namespace_that_is_not_there(world: World) -> None:
+async def test_missing_namespace_is_not_found(world: World) -> None:
     with pytest.raises(NamespaceNotFound):
         await world.registry.register(TopicName.parse("persistent://no/where/x"), STRING)
 
@@ -176,7 +176,7 @@ async def test_a_namespace_that_is_not_there(world: World) -> None:
 # -- policies
 
 
-async def test_the_strategy_of_the_namespace_holds(world: World) -> None:
+async def test_strategy_of_namespace_is_applied(world: World) -> None:
     await world.registry.register(TOPIC, avro("a"))
     await world.policy(**{STRATEGY: "FORWARD"})
     assert await world.registry.register(TOPIC, avro("a", "b")) == 1
@@ -250,7 +250,7 @@ def test_policies_are_resolved() -> None:
     assert resolved({AUTO_UPDATE: True}, auto_update=False).auto_update is True
 
 
-def test_settings_complain_by_name() -> None:
+def test_settings_errors_name_the_setting() -> None:
     with pytest.raises(SettingsError) as complaint:
         SchemaSettings(compatibility_strategy="UNDEFINED", bytes_max=1, versions_max=0)
     assert [text.partition(":")[0] for text in complaint.value.complaints] == [
@@ -269,7 +269,7 @@ async def test_unknown_policies_are_refused(world: World) -> None:
 # -- deletion
 
 
-async def test_a_deletion_takes_a_number_and_hides_the_past(world: World) -> None:
+async def test_deletion_takes_a_number_and_hides_earlier_versions(world: World) -> None:
     registry = world.registry
     await registry.register(TOPIC, avro("a"))
     await registry.register(TOPIC, avro("a", b=1))
@@ -282,12 +282,12 @@ async def test_a_deletion_takes_a_number_and_hides_the_past(world: World) -> Non
     assert len(await world.keys()) == 2
 
 
-async def test_deleting_what_never_was(world: World) -> None:
+async def test_deleting_a_missing_schema(world: World) -> None:
     assert await world.registry.delete(TOPIC) == 0
     assert await world.registry.register(TOPIC, STRING) == 1
 
 
-async def test_force_takes_everything_away(world: World) -> None:
+async def test_forced_deletion_removes_the_history(world: World) -> None:
     await world.registry.register(TOPIC, avro("a"))
     await world.registry.register(TopicName.parse("orders-of-others"), INT)
     assert await world.registry.delete(TOPIC, force=True) == -1
@@ -296,7 +296,7 @@ async def test_force_takes_everything_away(world: World) -> None:
     assert (await world.registry.get(TopicName.parse("orders-of-others"))).schema == INT
 
 
-async def test_numbers_go_on_where_producers_may_return(world: World) -> None:
+async def test_numbers_continue_if_producers_may_return(world: World) -> None:
     await world.registry.forget_topic(TOPIC, may_return=True)
     assert await world.keys() == []  # nothing to remember of a topic without a schema
     await world.registry.register(TOPIC, STRING)
@@ -316,7 +316,7 @@ async def test_a_namespace_takes_its_schemas_with_it(world: World) -> None:
 # -- several at once
 
 
-async def test_many_writers_one_history(world: World) -> None:
+async def test_concurrent_writers_share_one_history(world: World) -> None:
     """Each of eight brokers adds its own field with a default: all are let in, one after the other, none twice."""
     schemas = [avro("a", **{f"f{number}": number}) for number in range(8)]
     versions = await asyncio.gather(*(world.another().register(TOPIC, one) for one in schemas))
@@ -325,7 +325,7 @@ async def test_many_writers_one_history(world: World) -> None:
     assert [stored[version] for version in versions] == schemas
 
 
-async def test_of_two_that_contradict_one_is_let_in(world: World) -> None:
+async def test_one_of_two_incompatible_concurrent_schemas_wins(world: World) -> None:
     outcomes = await asyncio.gather(
         world.another().register(TOPIC, STRING), world.another().register(TOPIC, INT), return_exceptions=True
     )
@@ -357,7 +357,7 @@ HISTORY, DEFINITION = 4, 5  # slashes in the key
 
 @pytest.mark.parametrize("force", [True, False])
 @pytest.mark.parametrize("moment", [("put", HISTORY), ("put", DEFINITION)])
-async def test_a_deletion_in_the_middle_of_a_registration(force: bool, moment: tuple[str, int]) -> None:
+async def test_deletion_during_registration(force: bool, moment: tuple[str, int]) -> None:
     clock = ManualClock()
     async with Interrupted(clock) as store:
         world = World(store, clock)
@@ -372,7 +372,7 @@ async def test_a_deletion_in_the_middle_of_a_registration(force: bool, moment: t
 
 
 @pytest.mark.parametrize("force", [True, False])
-async def test_a_deletion_in_the_middle_of_the_first_registration(force: bool) -> None:
+async def test_deletion_during_first_registration(force: bool) -> None:
     clock = ManualClock()
     async with Interrupted(clock) as store:
         world = World(store, clock)
@@ -407,7 +407,7 @@ async def test_two_deletions_and_the_same_schema_again() -> None:
 
 
 @pytest.mark.parametrize("moment", [("delete", HISTORY), ("delete", DEFINITION)])
-async def test_the_same_schema_comes_back_in_the_middle_of_a_deletion(moment: tuple[str, int]) -> None:
+async def test_same_schema_registered_during_deletion(moment: tuple[str, int]) -> None:
     clock = ManualClock()
     async with Interrupted(clock) as store:
         world = World(store, clock)
@@ -426,7 +426,7 @@ async def test_the_same_schema_comes_back_in_the_middle_of_a_deletion(moment: tu
             assert await world.keys() == []
 
 
-async def test_what_was_asked_is_counted_by_namespace(world: World) -> None:
+async def test_operations_are_counted_by_namespace(world: World) -> None:
     await world.policy(schema_compatibility_strategy="BACKWARD")
     registry = world.registry
     with pytest.raises(SchemaNotFound):

@@ -23,7 +23,7 @@ class Source:
         return self.value
 
 
-async def test_the_store_is_asked_while_it_answers() -> None:
+async def test_store_is_read_while_available() -> None:
     known, source = StaleWhileUnavailableCache[str](ManualClock()), Source()
     assert await known.recall("a", source.ask) == "one"
     source.value = "two"
@@ -32,7 +32,7 @@ async def test_the_store_is_asked_while_it_answers() -> None:
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), OutcomeUnknown("away")])
-async def test_the_last_answer_stands_in(error: StoreUnavailable) -> None:
+async def test_last_value_is_served_while_store_is_unavailable(error: StoreUnavailable) -> None:
     known, source, other = StaleWhileUnavailableCache[str](ManualClock()), Source(), Source()
     await known.recall("a", source.ask)
     source.error = other.error = error
@@ -41,7 +41,7 @@ async def test_the_last_answer_stands_in(error: StoreUnavailable) -> None:
         await known.recall("b", other.ask)
 
 
-async def test_nobody_waits_again_for_a_moment_and_then_somebody_does() -> None:
+async def test_store_is_not_retried_for_a_moment_after_failure() -> None:
     clock = ManualClock()
     known, source = StaleWhileUnavailableCache[str](clock), Source()
     await known.recall("a", source.ask)
@@ -54,7 +54,7 @@ async def test_nobody_waits_again_for_a_moment_and_then_somebody_does() -> None:
     assert await known.recall("a", source.ask) == "two"
 
 
-async def test_what_is_gone_is_forgotten() -> None:
+async def test_missing_value_is_dropped_from_cache() -> None:
     known, source = StaleWhileUnavailableCache[str](ManualClock()), Source()
     await known.recall("a", source.ask)
     source.error = NotFound("gone")
@@ -65,7 +65,7 @@ async def test_what_is_gone_is_forgotten() -> None:
         await known.recall("a", source.ask)
 
 
-async def test_it_is_bounded() -> None:
+async def test_cache_is_bounded() -> None:
     known, source = StaleWhileUnavailableCache[str](ManualClock(), count_max=2), Source()
     for key in "abc":
         await known.recall(key, source.ask)

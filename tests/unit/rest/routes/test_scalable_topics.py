@@ -49,10 +49,10 @@ def test_bad_ids(text: str) -> None:
         ("/admin/v2/non-persistent/t/n/x", {"topic": "x", "domain": "non-persistent"}, "non-persistent://t/n/x"),
     ],
 )
-def test_the_topic_of_a_path(path: str, params: dict[str, str], topic: str) -> None:
+def test_topic_name_from_path(path: str, params: dict[str, str], topic: str) -> None:
     assert str(topic_of(Request("GET", path, params={"tenant": "t", "namespace": "n", **params}))) == topic
 
 
-def test_parameters_given_several_times() -> None:
+def test_repeated_query_parameters() -> None:
     request = Request("GET", "/", query={"a": "2"}, query_pairs=(("a", "1"), ("b", "x"), ("a", "2")))
     assert (request.texts("a"), request.texts("c")) == (["1", "2"], [])
