@@ -1,17 +1,20 @@
 """Real servers for tests: obtained by name, started on free loopback ports, stopped by pid.
 
     single = services.shared("etcd")                        one node per kind and test process, stopped at its end
-    three = services.cluster("zk", tmp_path, size=3)        your own: `with three: three.nodes[0].kill9()`
+    three = services.cluster("zk", tmp_path, size=3)        a separate cluster: `with three: three.nodes[0].kill9()`
 
-Both end in a reported skip when the server cannot be had here, or in a failure with ANABRANCH_REQUIRE_SERVICES=1.
-The methods block (a start takes a second): from a coroutine call them with `asyncio.to_thread`.
+Both skip the test with a report if the server is not available here, or fail it with ANABRANCH_REQUIRE_SERVICES=1. The
+methods block (a start takes a second): from a coroutine call them with `asyncio.to_thread`.
 
-| module | what it knows |
+| module | what it is |
 |---|---|
-| `cache` | where what was downloaded or built stays, one builder at a time |
-| `process` | one server process: start, ready, stop, kill -9, pause; and a cluster of them |
-| `zookeeper`, `etcd`, `oxia`, `pulsar_broker` | how to get that server, its settings, when it is ready |
-| `kafka`, `spark_kafka` | the same for what benchmarks compare with; got only when one of them wants it |
+| `cache` | downloads and builds, kept between runs, one builder at a time |
+| `process` | one server process: start, ready, stop, kill -9, pause; and clusters of them |
+| `jvm` | a Java program that answers requests line by line |
+| `zookeeper`, `etcd`, `oxia`, `pulsar_broker` | installation, settings and readiness of that server |
+| `pulsar_admin`, `pulsar_v5` | Pulsar's own admin tool and V5 client |
+| `kafka`, `spark_kafka` | peers for benchmarks, installed only when a benchmark needs them |
+| `chromium` | a browser |
 | `available` | skip or fail, the shared servers |
 """
 

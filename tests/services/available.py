@@ -1,4 +1,4 @@
-"""Skip or fail: what a test does when a server cannot be had here; and the servers that a test process shares."""
+"""Skip or fail when a server is not available, and the servers shared by a test process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_required() -> bool:
 
 
 def cluster(kind: str, folder: Path, size: int = 1) -> Cluster:
-    """A cluster of the test's own, not started yet."""
+    """A separate cluster, not started yet."""
     try:
         return _make(kind, folder, size)
     except Unavailable as error:
@@ -40,9 +40,9 @@ def cluster(kind: str, folder: Path, size: int = 1) -> Cluster:
 
 
 def shared(kind: str) -> Cluster:
-    """The running single server of this kind; tests share it and keep apart by path, prefix or namespace.
+    """The running single server of this kind; tests share it and use separate paths, prefixes or namespaces.
 
-    One that died under a test is started again for the next one.
+    A server that died during a test is started again for the next one.
     """
     if kind not in _shared:
         folder = Path(tempfile.mkdtemp(prefix=f"anabranch-{kind}-"))
@@ -81,7 +81,7 @@ def _make(kind: str, folder: Path, size: int) -> Cluster:
 
 
 def pulsar_admin(http_url: str, folder: Path, **settings: str) -> PulsarAdmin:
-    """The real pulsar-admin, pointed at a broker; close it."""
+    """The real pulsar-admin for a broker; the caller closes it."""
     try:
         return PulsarAdmin(http_url, folder / "pulsar-admin.log", **settings)
     except Unavailable as error:
@@ -89,7 +89,7 @@ def pulsar_admin(http_url: str, folder: Path, **settings: str) -> PulsarAdmin:
 
 
 def pulsar_v5(service_url: str, folder: Path) -> V5Client:
-    """Pulsar's own V5 client, pointed at a broker; close it."""
+    """Pulsar's V5 client for a broker; the caller closes it."""
     try:
         return V5Client(service_url, folder / "pulsar-v5.log")
     except Unavailable as error:
@@ -97,7 +97,7 @@ def pulsar_v5(service_url: str, folder: Path) -> V5Client:
 
 
 def pulsar_broker_node(folder: Path) -> PulsarNode:
-    """Apache Pulsar's own broker, not started yet; stop it."""
+    """Apache Pulsar's broker, not started yet; the caller stops it."""
     try:
         return pulsar_broker.node(folder)
     except Unavailable as error:

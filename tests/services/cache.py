@@ -1,7 +1,7 @@
-"""Where servers that were downloaded or built stay between runs. Knows files and locks, no server.
+"""Cache of downloaded and built servers, kept between runs.
 
-A cache entry is a directory named after its recipe, so another version is another entry. It appears by a rename: it is
-complete or it is not there. A lock file makes the second builder wait for the first.
+An entry is a directory named after its recipe, so another version is another entry. It is created by a rename, so it is
+complete or missing. A lock file makes a second builder wait for the first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUILDS = Path(__file__).with_name("builds")
 
 
 class Unavailable(Exception):
-    """This machine cannot have the server; the text says why."""
+    """The server cannot be installed on this machine; the text says why."""
 
 
 def folder() -> Path:
@@ -48,7 +48,7 @@ def once(name: str, recipe: Path, build: Callable[[Path], None], *, within_s: fl
 
 
 def has(name: str, recipe: Path) -> bool:
-    """Whether `once` would give it without building."""
+    """True if `once` returns it without building."""
     return _entry(name, recipe).is_dir()
 
 
@@ -58,14 +58,14 @@ def _entry(name: str, recipe: Path) -> Path:
 
 @contextmanager
 def alone(name: str, *, within_s: float) -> Iterator[None]:
-    """One at a time over all processes of this machine's user."""
+    """Exclusive among all processes of this user."""
     folder().mkdir(parents=True, exist_ok=True)
     with _alone(folder() / f"{name}.lock", within_s):
         yield
 
 
 def run(command: Sequence[str | Path], *, cwd: Path | None = None, within_s: float) -> str:
-    """Run a package client; what goes wrong means that the server is not to be had."""
+    """Run a package manager; a failure means that the server is not available."""
     if shutil.which(command[0]) is None:
         raise Unavailable(f"{command[0]} is not installed")
     try:

@@ -1,4 +1,4 @@
-"""A real browser: Debian's chromium, installed when that needs no question (as root). Knows apt, no page."""
+"""A real browser: Debian's chromium, installed if that needs no confirmation (as root)."""
 
 from __future__ import annotations
 

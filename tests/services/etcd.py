@@ -41,7 +41,7 @@ def version() -> str:
 
 
 def cluster(folder: Path, size: int = 1, flags: Sequence[str] = ()) -> Cluster:
-    """Not started yet. Further flags win over ours."""
+    """Not started yet. Further flags override the defaults."""
     binary = obtain()
     members = {f"etcd{number}": f"http://{HOST}:{free_port()}" for number in range(1, size + 1)}
     nodes = [_node(binary, folder / name, name, members, flags) for name in members]

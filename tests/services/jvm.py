@@ -1,7 +1,4 @@
-"""A Java program of ours in a JVM that stays: jars copied once by Maven, one class compiled, then a line per request.
-
-Knows Maven, javac and lines of base64 words; knows nothing of what the program does.
-"""
+"""A Java driver program in a long-lived JVM: jars copied once by Maven, one class compiled, one line per request."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:au
 
 
 def obtain(name: str, build: Path, program: str) -> Path:
-    """The directory of the compiled program; beside its classes a file says where the jars are."""
+    """The directory of the compiled program; a file beside its classes has the path of the jars."""
     if shutil.which("java") is None or shutil.which("javac") is None:
         raise cache.Unavailable("java is not installed")
     pom, source = build / "pom.xml", build / f"{program}.java"
@@ -40,7 +37,7 @@ def obtain(name: str, build: Path, program: str) -> Path:
 
 
 class Jvm:
-    """`ask(words)`: one line there, one line back."""
+    """`ask(words)` sends one line and returns the answer."""
 
     def __init__(self, classes: Path, program: str, arguments: list[str], log_path: Path, within_s: float) -> None:
         self._log = log_path.open("wb")
@@ -85,7 +82,7 @@ class Jvm:
         return self._process.poll() is None
 
     def _stopped(self) -> str:
-        """What its threads were doing. It is of no use any more: its answers would come to the wrong questions."""
+        """A thread dump. The JVM cannot be used again, because its answers would be matched to the wrong requests."""
         command = ["jstack", str(self._process.pid)]
         try:
             seen = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)

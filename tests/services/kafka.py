@@ -1,7 +1,7 @@
-"""The real Kafka, to be compared with: jars copied once by Maven, one KRaft node that is broker and controller.
+"""The real Kafka, for comparison: jars copied once by Maven, one KRaft node as broker and controller.
 
-Its heap and collector are those of Kafka's own start script, its settings the defaults but for what one node and the
-loopback need. It does not sync: Kafka relies on replicas for that.
+Heap and garbage collector are those of Kafka's start script. Settings are the defaults, except for what one node on the
+loopback interface needs. Kafka does not sync to disk: it relies on replicas.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def version() -> str:
 
 
 def cluster(folder: Path, size: int = 1, settings: Mapping[str, str] | None = None) -> Cluster:
-    """Not started yet. Topics are made by their first use; `num.partitions` among the further settings is for them."""
+    """Not started yet. Topics are created by their first use, with `num.partitions` of the further settings."""
     assert size == 1, "one node is all that a comparison on one machine needs"
     node = _node(obtain(), folder / "kafka1", settings or {})
     return Cluster("kafka", [node], leads=lambda _: True)
@@ -89,7 +89,7 @@ def _node(jars: Path, home: Path, further: Mapping[str, str]) -> Node:
 
 
 def _serves(port: int) -> bool:
-    """It answers which requests it takes."""
+    """True once it answers ApiVersions."""
     with socket.create_connection((HOST, port), timeout=2) as connection:
         connection.sendall(_API_VERSIONS)
         return len(connection.recv(4)) == 4

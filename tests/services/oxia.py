@@ -33,7 +33,7 @@ def version() -> str:
 
 
 def cluster(folder: Path, size: int = 1, *, flags: Sequence[str] = ()) -> Cluster:
-    """Not started yet. One server is standalone; more are replicas of every shard, with a coordinator beside them.
+    """Not started yet. One server is standalone; more are replicas of every shard, with a coordinator.
 
     `flags` are for a standalone server.
     """
@@ -49,8 +49,8 @@ def cluster(folder: Path, size: int = 1, *, flags: Sequence[str] = ()) -> Cluste
     return Cluster("oxia", [node], leads=lambda _: True)
 
 
-def replicated(folder: Path, size: int, *, told_ports: Callable[[Node], int] | None = None) -> Cluster:
-    """With `told_ports` clients are sent to that port instead of the server's own: a proxy must be listening there."""
+def replicated(folder: Path, size: int, *, advertised_ports: Callable[[Node], int] | None = None) -> Cluster:
+    """With `advertised_ports`, clients connect to that port instead of the server's own; a proxy listens there."""
     binary = obtain()
     home = folder / "coordinator"
     home.mkdir(parents=True, exist_ok=True)
@@ -62,10 +62,10 @@ def replicated(folder: Path, size: int, *, told_ports: Callable[[Node], int] | N
         command: list[str | Path] = [
             *(binary, "server", "-p", f"{HOST}:{port}", "-i", f"{HOST}:{inner_port}", *_common(place)),
         ]
-        # a server that comes back hears of the shards only when the coordinator tries again, many seconds later
+        # a server that comes back gets its shards only when the coordinator tries again, many seconds later
         nodes.append(Node(f"oxia{number}", place, command, port=port, probe=partial(_is_listening, port)))
     config = home / "config.yaml"
-    config.write_text(_config(nodes, inner_ports, told_ports or (lambda node: node.port)))
+    config.write_text(_config(nodes, inner_ports, advertised_ports or (lambda node: node.port)))
     command = [
         *(binary, "coordinator", "-f", config, "-i", f"{HOST}:{free_port()}", "-m", f"{HOST}:{free_port()}"),
         *("--file-clusters-status-path", status),
@@ -73,7 +73,7 @@ def replicated(folder: Path, size: int, *, told_ports: Callable[[Node], int] | N
 
     def is_ready() -> bool:
         has_leaders = None not in shard_leaders(status)
-        return has_leaders and (told_ports is not None or all(_serves(binary, node.port) for node in nodes))
+        return has_leaders and (advertised_ports is not None or all(_serves(binary, node.port) for node in nodes))
 
     coordinator = Node("coordinator", home, command, port=0, probe=is_ready)
     inner_of = dict(zip((node.port for node in nodes), inner_ports, strict=True))
@@ -83,12 +83,12 @@ def replicated(folder: Path, size: int, *, told_ports: Callable[[Node], int] | N
 
 
 def shard_leaders(status: Path) -> list[int | None]:
-    """The inner port of each shard's leader, as the coordinator last wrote it; None during an election."""
+    """The inner port of each shard's leader, as last written by the coordinator; None during an election."""
     try:
-        told = json.loads(status.read_text())
+        found = json.loads(status.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return [None]
-    shards = told["clusterStatus"]["namespaces"]["default"]["shards"]
+    shards = found["clusterStatus"]["namespaces"]["default"]["shards"]
     return [
         int(shard["leader"]["internal"].rpartition(":")[2]) if shard["status"] == "SteadyState" else None
         for _, shard in sorted(shards.items())
@@ -125,7 +125,7 @@ def _serves(binary: Path, port: int) -> bool:
 
 
 def _build(into: Path) -> None:
-    """In a copy: Go writes the checksums of what it took beside the module file."""
+    """Build in a copy, because Go writes checksums beside the module file."""
     work = into / "module"
     work.mkdir()
     shutil.copy(_MODULE, work)
@@ -135,18 +135,18 @@ def _build(into: Path) -> None:
     mended = shutil.copytree(taken, work / "mended")
     cache.run(["chmod", "-R", "u+w", mended], within_s=60)
     leader = mended / "server" / "leader_controller.go"
-    leader.write_text(mend(leader.read_text()))
+    leader.write_text(patch_source(leader.read_text()))
     cache.run(["go", "mod", "edit", "-replace", f"{name}=./mended"], cwd=work, within_s=60)
     flags = ["-mod=mod", "-trimpath", "-ldflags=-s -w"]
     cache.run(["go", "build", *flags, "-o", into / "oxia", _MAIN], cwd=work, within_s=2600)
     shutil.rmtree(work)
 
 
-def mend(leader_controller: str) -> str:
-    """What upstream mended in 0.14.2 (#738), while only 0.14.0 is to be had.
+def patch_source(leader_controller: str) -> str:
+    """Apply upstream's fix of 0.14.2 (#738), because only 0.14.0 is available.
 
-    A write takes its place in the log under a lock and is appended after it. Two writers at the same moment can append
-    in the other order, and then the shard refuses every write until the server is restarted. Here the lock is kept.
+    A write gets its log position under a lock and is appended after it. Two concurrent writers can append in the other
+    order, and then the shard refuses every write until the server is restarted. The fix keeps the lock.
     """
     early = "\tterm := lc.term\n\tlc.Unlock()\n\trequest :="
     assert leader_controller.count(early) == 1, "another version: does it still need mending?"

@@ -1,7 +1,7 @@
-"""One server process and clusters of them, whatever the server. Knows pids, signals, logs; no protocol.
+"""Server processes and clusters of them, for any server.
 
-A node keeps its ports and its directory, the process behind them may come and go. If the test process dies without
-saying goodbye, a watching shell ends the server.
+A node keeps its ports and its directory while its process may end and start again. If the test process dies, a watching
+shell ends the server.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Node:
         self.ready_in_s = time.monotonic() - self._began
 
     def stop(self, *, within_s: float = 10.0) -> None:
-        """SIGTERM, after the deadline SIGKILL. Absent is fine."""
+        """SIGTERM, then SIGKILL after the deadline. Does nothing if it does not run."""
         if self._process is not None and self.is_alive:
             self._process.send_signal(signal.SIGTERM)
             self._process.send_signal(signal.SIGCONT)  # a paused one could not hear it
@@ -109,7 +109,7 @@ class Node:
         self.kill9()
 
     def kill9(self) -> None:
-        """SIGKILL: no chance to say goodbye. Absent is fine."""
+        """SIGKILL. Does nothing if it does not run."""
         if self._guard is not None:  # first, so that it can never hit a reused pid
             self._guard.kill()
             self._guard.wait()
@@ -122,7 +122,7 @@ class Node:
             self._process = None
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its sockets and says nothing. Returns once it has stopped."""
+        """SIGSTOP: it keeps its sockets but does not answer. Returns once it has stopped."""
         self._running().send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -167,12 +167,12 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """As the metadata stores take it; a path may follow."""
+        """The metadata URL, without a path."""
         return f"{self.scheme}://{self.hosts}"
 
     def start(self) -> Self:
         try:
-            for group in (self.nodes, self.beside):  # in this order: a coordinator that finds nobody backs off for long
+            for group in (self.nodes, self.beside):  # nodes first: a coordinator without servers backs off
                 for node in group:
                     node.launch()
                 for node in group:
@@ -191,7 +191,7 @@ class Cluster:
             node.kill9()
 
     def leader(self, *, within_s: float = 30.0) -> Node:
-        """The node that leads now; waits for an election that is under way."""
+        """The node that leads now; waits for a running election."""
         deadline = time.monotonic() + within_s
         while True:
             for node in self.nodes:

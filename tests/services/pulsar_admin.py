@@ -1,7 +1,4 @@
-"""The real `pulsar-admin`: jars copied once by Maven, its commands run in one JVM that stays (a start takes seconds).
-
-Knows how to get and drive the tool; knows nothing of the broker it talks to but a URL.
-"""
+"""The real `pulsar-admin`: jars copied once by Maven, commands run in one long-lived JVM (a start takes seconds)."""
 
 from __future__ import annotations
 
@@ -43,34 +40,34 @@ def obtain() -> Path:
 
 
 class PulsarAdmin:
-    """`admin("topics", "list", "public/default")`: what the tool does with these words."""
+    """`admin("topics", "list", "public/default")` runs the tool with these arguments."""
 
     def __init__(self, http_url: str, log_path: Path, **settings: str) -> None:
-        """`settings`: further lines of its client.conf."""
+        """`settings` are further lines of its client.conf."""
         given = [f"{name}={value}" for name, value in settings.items()]
         self._jvm = jvm.Jvm(obtain(), _PROGRAM, [f"webServiceUrl={http_url}", *given], log_path, _WITHIN_S)
         self.tried: set[tuple[str, str]] = set()  # (noun, verb)
 
     def __call__(self, *words: str) -> Outcome:
-        """Runs it, whatever comes of it."""
+        """Run it; it may succeed or fail."""
         self.tried.add((words[0], words[1]))
         code, out, err = self._jvm.ask(words)
         return Outcome(words, int(code), out, err)
 
     def ok(self, *words: str) -> Outcome:
-        """Runs it; it must succeed."""
+        """Run it; it must succeed."""
         done = self(*words)
         assert done.code == 0, f"pulsar-admin {' '.join(words)}: {done.out}{done.err}"
         return done
 
     def refused(self, *words: str) -> str:
-        """Runs it; it must fail, and say why."""
+        """Run it; it must fail and print a reason."""
         done = self(*words)
         assert done.code != 0, f"pulsar-admin {' '.join(words)} succeeded: {done.out}"
         return done.out + done.err
 
     def verbs(self, noun: str) -> set[str]:
-        """All that the tool knows, from its own help."""
+        """All commands, from the tool's help."""
         text = self.ok(noun, "-h").out
         return set(re.findall(r"^  ([a-z][a-z-]+)(?:\s|$)", text.partition("Commands:")[2], re.MULTILINE))
 

@@ -1,7 +1,7 @@
-"""Apache Pulsar's own broker (standalone, 5.0.0-M1): jars copied once by Maven, one process with broker and bookie.
+"""Apache Pulsar's broker (standalone, 5.0.0-M1): jars copied once by Maven, one process with broker and bookie.
 
-Knows how to get it, its settings and when it is ready. The settings are those of the released standalone configuration
-where they matter to a client; ports, directories and memory are a test's.
+Settings that matter to a client are those of the released standalone configuration; ports, directories and memory are
+set for tests.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def obtain() -> Path:
 
 
 def version() -> str:
-    """Of what `obtain` gives."""
+    """The version that `obtain` installs."""
     jar = next(obtain().glob("pulsar-broker-[0-9]*.jar"))
     return jar.stem.removeprefix("pulsar-broker-")
 
 
 def java() -> Path:
-    """A Java that is new enough: the one of JAVA_HOME, on the path, or installed beside it."""
+    """A recent Java: of JAVA_HOME, on the path, or installed beside it."""
     found = {home: _java_version(home) for home in _java_homes()}
     for home, number in found.items():
         if number >= JAVA_MIN:
@@ -94,16 +94,16 @@ def _java_homes() -> Iterator[Path]:
 
 
 def _java_version(home: Path) -> int:
-    """0: there is none."""
+    """0 if there is none."""
     release = home / "release"
     if not release.is_file() or not (home / "bin" / "java").is_file():
         return 0
-    told = re.search(r'^JAVA_VERSION="(\d+)', release.read_text(), re.MULTILINE)
-    return int(told[1]) if told else 0
+    version = re.search(r'^JAVA_VERSION="(\d+)', release.read_text(), re.MULTILINE)
+    return int(version[1]) if version else 0
 
 
 class PulsarNode(Node):
-    """Its port is the one of the binary protocol."""
+    """Its port is that of the binary protocol."""
 
     http_port: int
 
@@ -140,7 +140,7 @@ def node(folder: Path, jars: Path | None = None) -> PulsarNode:
 
 
 def _serves(http_port: int) -> bool:
-    """The web port answers before the default namespace is there."""
+    """The web port answers before the default namespace exists."""
     with urllib.request.urlopen(f"http://{HOST}:{http_port}/admin/v2/namespaces/public", timeout=2) as answer:
         return "public/default" in json.load(answer)
 

@@ -1,7 +1,4 @@
-"""Pulsar's own V5 client (Java, 5.0.0-M1 from Maven) as a driver for tests of interoperability.
-
-Knows how to get and drive it; knows nothing of the broker it talks to but a URL.
-"""
+"""Pulsar's V5 client (Java, 5.0.0-M1 from Maven) as a driver for interoperability tests."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ Keyed = tuple[str, str]
 
 
 class V5Error(Exception):
-    """What the Java client threw, as text."""
+    """The exception of the Java client, as text."""
 
 
 def obtain() -> Path:
@@ -26,7 +23,7 @@ def obtain() -> Path:
 
 
 class V5Client:
-    """Producers and consumers live under names; every call answers when the Java call has."""
+    """Producers and consumers have names; every call returns when the Java call has."""
 
     def __init__(self, service_url: str, log_path: Path) -> None:
         self._jvm = jvm.Jvm(obtain(), _PROGRAM, [service_url], log_path, _WITHIN_S)
@@ -45,23 +42,23 @@ class V5Client:
         self("queue", name, topic, subscription)
 
     def checkpoint(self, name: str, topic: str, start: str | None = None) -> None:
-        """`start`: what `save` gave; None: from the earliest message on."""
+        """`start` is the result of `save`; None starts at the earliest message."""
         self("checkpoint", name, topic, *(() if start is None else (start,)))
 
     def send(self, name: str, messages: list[Keyed]) -> None:
-        """One after another, each when the one before is stored."""
+        """Send one after another, each after the previous one is stored."""
         self("send", name, *chain.from_iterable(messages))
 
     def begin_pipe(self, name: str, messages: list[Keyed]) -> None:
-        """All at once; `finish` waits until they are stored. What the client gave up or forgot at a change of the
-        layout, before it sent it, is sent again, as its application would (the driver's `pipe` says which)."""
+        """Send all at once; `finish` waits until they are stored. Messages that the client dropped at a layout change
+        before sending them are sent again, as an application would (see `pipe` of the driver)."""
         self._jvm.tell(("pipe", name, *chain.from_iterable(messages)))
 
     def finish(self) -> None:
         self._outcome()
 
     def take(self, name: str, count: int, patience_ms: int = 10_000) -> list[Keyed]:
-        """Up to `count`, acknowledged; fewer when nothing came for so long."""
+        """Up to `count` messages, acknowledged; fewer if none arrived for `patience_ms`."""
         found = self("take", name, str(count), str(patience_ms))
         return list(zip(found[::2], found[1::2], strict=True))
 
@@ -73,7 +70,7 @@ class V5Client:
 
     @property
     def alive(self) -> bool:
-        """False when it did not answer in time: then another one must be started."""
+        """False if it did not answer in time and must be replaced."""
         return self._jvm.alive
 
     def close(self) -> None:

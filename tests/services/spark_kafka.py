@@ -1,5 +1,4 @@
-"""Spark's own Kafka source and sink, to be compared with: a pyspark of the newest version they are to be had for, in a
-virtual environment of its own, and their four jars beside it. Knows how to get them; nothing of what is run."""
+"""Spark's Kafka source and sink, for comparison: a pyspark in a separate virtual environment, and their four jars."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ _POM = cache.BUILDS / "spark_kafka" / "pom.xml"
 
 
 def obtain() -> Path:
-    """The directory with both; the first time costs a download of 400 MB."""
+    """The directory with both; the first installation downloads 400 MB."""
     if shutil.which("java") is None:
         raise cache.Unavailable("java is not installed")
     return cache.once("spark-kafka", _POM, _build, within_s=900)

@@ -1,4 +1,4 @@
-"""The real ZooKeeper: jars copied once by Maven, one or three servers, ticks short enough for tests."""
+"""The real ZooKeeper: jars copied once by Maven, one or three servers, with short ticks for tests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def obtain() -> Path:
 
 
 def version() -> str:
-    """Of what `obtain` gives."""
+    """The version that `obtain` installs."""
     jar = next(obtain().glob("zookeeper-[0-9]*.jar"))
     return jar.stem.removeprefix("zookeeper-")
 
@@ -66,7 +66,7 @@ def cluster(folder: Path, size: int = 1) -> Cluster:
 
 
 def ask(port: int, word: str) -> str:
-    """The answer to a four-letter word; OSError when there is none."""
+    """The answer to a four-letter word; OSError if there is none."""
     with socket.create_connection((HOST, port), timeout=1) as connection:
         connection.sendall(word.encode())
         answer = b""
@@ -76,7 +76,7 @@ def ask(port: int, word: str) -> str:
 
 
 def _mode(port: int) -> str | None:
-    """`ruok` answers before requests are served; the mode is told only afterwards."""
+    """`ruok` answers before requests are served; the mode is reported only afterwards."""
     found = re.search(r"^Mode: (\w+)", ask(port, "srvr"), re.MULTILINE)
     return found[1] if found else None
 

@@ -1,4 +1,4 @@
-"""Elections under trouble: never two valid leaders, terms only grow, somebody leads again in the end."""
+"""Elections under faults: never two valid leaders, terms only grow, and finally a leader exists again."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def scenario(world: World) -> None:
     await world.chaos(16, work)
     before = acts.count
     await asyncio.sleep(6)
-    world.check(acts.count > before, "nobody leads although all is well")
+    world.check(acts.count > before, "no leader although there are no faults")
     world.check(len(acts.terms) > 0, "nothing happened in this world")
     async with world.observer() as store:
         leader, term = await read_leader(store, PATH), await read_term(store, PATH)
@@ -103,6 +103,6 @@ def test_never_two_leaders_and_terms_grow(span: range) -> None:
 
 @pytest.mark.parametrize("span", seeds(100, 2))
 def test_terms_fence_even_when_sessions_end_before_their_time(span: range) -> None:
-    """Then two may believe to lead for a moment; whoever receives their terms can tell them apart."""
+    """Two candidates may then believe to lead briefly; receivers distinguish them by their terms."""
     for seed in span:
         run_seed(seed, scenario, breaks_promises=True)

@@ -1,4 +1,4 @@
-"""A hundred candidates for one office: a change of leader must not make all of them write."""
+"""A hundred candidates of one election: a change of leader must not make all of them write."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ async def scenario(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_change_costs_few_writes(seed: int) -> None:
+def test_leader_change_costs_few_writes(seed: int) -> None:
     run_seed(seed, scenario, trouble=0.0)

@@ -1,4 +1,4 @@
-"""Members under trouble: whoever lives is listed in the end, nobody else, and no value goes back in time."""
+"""Membership under faults: finally exactly the live members are listed, and no value goes back in time."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ async def scenario(world: World) -> None:
 
 
 @pytest.mark.parametrize("span", seeds(300, 6))
-def test_the_living_are_listed_and_nobody_else(span: range) -> None:
+def test_exactly_the_live_members_are_listed(span: range) -> None:
     for seed in span:
         run_seed(seed, scenario)

@@ -155,7 +155,7 @@ def served(kind: str, fault: Fault, folder: Path) -> Iterator[Away]:
         if kind == "oxia" and fault is not Away.killed:
             # Its clients go where the servers tell them: to the proxy, if a coordinator says so.
             services.shared("oxia")  # skips where there is none
-            cluster = oxia.replicated(folder, 1, told_ports=lambda node: proxies.add(node.port))
+            cluster = oxia.replicated(folder, 1, advertised_ports=lambda node: proxies.add(node.port))
         else:
             cluster = services.cluster(kind, folder)
             for node in cluster.nodes:

@@ -1,4 +1,4 @@
-"""Metadata on real ensembles of three: stores on different members agree. Nobody dies here: that is for the faults."""
+"""Metadata on real ensembles of three: stores on different members agree. Failures are tested in `test_faults.py`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ensemble(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 async def members(ensemble: services.Cluster, request: pytest.FixtureRequest) -> AsyncIterator[list[MetadataStore]]:
-    """One store per member, each knowing only that one; the place is the test's own."""
+    """One store per member, each connected to that member only, below a path of the test."""
     place = ("default/" if ensemble.scheme == "oxia" else "") + request.node.originalname
     async with AsyncExitStack() as stack:
         yield [
@@ -68,7 +68,7 @@ async def test_own_writes_are_read_at_once(members: list[MetadataStore]) -> None
             assert (await must_get(member, "/own")).version == version
 
 
-async def test_ephemeral_keys_are_seen_and_go_everywhere(members: list[MetadataStore]) -> None:
+async def test_ephemeral_keys_appear_and_vanish_on_all_stores(members: list[MetadataStore]) -> None:
     sessions = [await member.open_session(10_000) for member in members]
     for number, (member, session) in enumerate(zip(members, sessions, strict=True)):
         await member.put(f"/live/{number}", b"", expected=ABSENT, session=session)
@@ -81,7 +81,7 @@ async def test_ephemeral_keys_are_seen_and_go_everywhere(members: list[MetadataS
         assert await member.children("/live") == ["1", "2"]
 
 
-async def test_watches_tell_of_writes_elsewhere(members: list[MetadataStore]) -> None:
+async def test_watches_report_writes_of_other_stores(members: list[MetadataStore]) -> None:
     watches = [member.watch("/w") for member in members]
     version = await members[0].put("/w/a", b"1", expected=ABSENT)
     await members[1].put("/w/a", b"2", expected=version)

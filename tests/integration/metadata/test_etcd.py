@@ -1,4 +1,4 @@
-"""What is special about the etcd store, on real servers: lost leaders, restarts, cuts, compaction, limits."""
+"""The etcd store beyond the contract, on real servers: lost leaders, restarts, interruptions, compaction, limits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def three_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def three(three_of_all: Cluster) -> Cluster:
-    """Three servers that are all well, whatever the test before did to them."""
+    """Three running servers, whatever the previous test did to them."""
     dead = [node for node in three_of_all.nodes if not node.is_alive]
     for node in dead:
         node.launch()
@@ -84,7 +84,7 @@ def through(proxy: FaultProxy, place: str) -> EtcdStore:
 
 
 def ask(cluster: Cluster, path: str, body: dict[str, object]) -> dict[str, object]:
-    """etcd's own JSON gateway, for what the store itself never does."""
+    """etcd's JSON gateway, for operations that the store does not have."""
     connection = http.client.HTTPConnection(HOST, cluster.nodes[0].port, timeout=10)
     try:
         connection.request("POST", path, json.dumps(body))
@@ -103,7 +103,7 @@ def compact_all(cluster: Cluster) -> None:
     ask(cluster, "/v3/kv/compaction", {"revision": header["revision"], "physical": True})
 
 
-async def told(watch: Watch, last: str) -> list[Change]:
+async def changes_seen(watch: Watch, last: str) -> list[Change]:
     return await changes_until(watch, lambda seen: bool(seen) and seen[-1].key == last)
 
 
@@ -141,7 +141,7 @@ class TestThreeServers:
             now = {key: found.value async for key, found in store.scan("/n")}
             assert confirmed.items() <= now.items()
             assert set(now) <= set(confirmed) | unknown | {"/n/end"}
-            seen = await told(watch, "/n/end")
+            seen = await changes_seen(watch, "/n/end")
             assert {change.key for change in seen} == set(now)
             assert {change.kind for change in seen} == {CREATED}
             async with asyncio.timeout(PATIENCE_S):
@@ -151,7 +151,7 @@ class TestThreeServers:
             assert (await must_get(store, "/live")).ephemeral
 
     @pytest.mark.slow
-    async def test_a_server_that_stands_still_is_left(self, three: Cluster, place: str) -> None:
+    async def test_hanging_server_is_left(self, three: Cluster, place: str) -> None:
         async with open_store(three.url + place, SystemClock()) as store:
             session = await store.open_session(12_000)
             await store.put("/a", b"1", expected=ABSENT, session=session)
@@ -208,7 +208,7 @@ class TestRestart:
                 version = await store.put("/w/a", b"2", expected=version, session=session)
                 async with open_store(cluster.url + place, SystemClock()) as other:
                     await other.put("/w/b", b"", expected=ABSENT)
-                assert await told(watch, "/w/b") == [Change(MODIFIED, "/w/a"), Change(CREATED, "/w/b")]
+                assert await changes_seen(watch, "/w/b") == [Change(MODIFIED, "/w/a"), Change(CREATED, "/w/b")]
 
                 async def is_back() -> bool:
                     return events == [SessionEvent.DISCONNECTED, SessionEvent.RECONNECTED]
@@ -235,7 +235,7 @@ class TestRestart:
                 fresh = store.watch("/")
                 await store.put("/b", b"", expected=ABSENT)
                 assert await asyncio.wait_for(anext(fresh), PATIENCE_S) == Change(CREATED, "/b")
-                assert (await told(watch, "/b"))[-1] == Change(CREATED, "/b")
+                assert (await changes_seen(watch, "/b"))[-1] == Change(CREATED, "/b")
 
     async def test_a_store_can_be_opened_again(self, single: Cluster, place: str) -> None:
         store = open_store(single.url + place, SystemClock())
@@ -298,7 +298,7 @@ class TestCuts:
             await writing  # it never reached a server, so it was sent again
             assert await value_of(store, "/b") == b"1"
 
-    async def test_a_cut_watch_misses_nothing(self, single: Cluster, proxy: FaultProxy, place: str) -> None:
+    async def test_watch_misses_nothing_after_a_cut(self, single: Cluster, proxy: FaultProxy, place: str) -> None:
         async with through(proxy, place) as store, open_store(single.url + place, SystemClock()) as other:
             watch = store.watch("/w")
             expected: list[Change] = []
@@ -314,10 +314,10 @@ class TestCuts:
                 expected.append(Change(CREATED if number < 3 else MODIFIED, key))
             await other.delete("/w/0", expected=ANY)
             await other.put("/w/end", b"", expected=ABSENT)
-            seen = await told(watch, "/w/end")
+            seen = await changes_seen(watch, "/w/end")
             assert seen == [*expected, Change(DELETED, "/w/0"), Change(CREATED, "/w/end")]
 
-    async def test_a_watch_tells_nothing_that_was_before_it(self, proxy: FaultProxy, place: str) -> None:
+    async def test_watch_shows_no_earlier_changes(self, proxy: FaultProxy, place: str) -> None:
         async with through(proxy, place) as store:
             store.watch("/")  # the stream runs, and is behind
             for number in range(20):
@@ -340,9 +340,9 @@ class TestCuts:
             first = await asyncio.wait_for(anext(watch), PATIENCE_S)
             assert first == Change(ChangeKind.INVALIDATED, "/w")
             await other.put("/w/end", b"", expected=ABSENT)
-            assert (await told(watch, "/w/end"))[-1] == Change(CREATED, "/w/end")
+            assert (await changes_seen(watch, "/w/end"))[-1] == Change(CREATED, "/w/end")
 
-    async def test_a_short_cut_keeps_the_session(self, proxy: FaultProxy, place: str) -> None:
+    async def test_short_interruption_keeps_the_session(self, proxy: FaultProxy, place: str) -> None:
         async with through(proxy, place) as store:
             session = await store.open_session(9_000)
             events: list[SessionEvent] = []
@@ -417,7 +417,7 @@ class TestHolder:
 
 
 class TestPrefix:
-    async def test_stores_of_other_prefixes_are_other_worlds(self, single: Cluster, place: str) -> None:
+    async def test_stores_of_different_prefixes_are_separate(self, single: Cluster, place: str) -> None:
         async with (
             open_store(single.url + place, SystemClock()) as one,
             open_store(f"{single.url}{place}x/", SystemClock()) as two,
@@ -435,7 +435,7 @@ class TestPrefix:
 
 
 class TestLimits:
-    async def test_a_full_store_says_so_and_still_deletes(self, tmp_path: Path, place: str) -> None:
+    async def test_full_store_raises_store_full_and_still_deletes(self, tmp_path: Path, place: str) -> None:
         with etcd.cluster(tmp_path, flags=["--quota-backend-bytes=3000000"]) as cluster:
             async with open_store(cluster.url + place, SystemClock()) as store:
                 await store.put("/kept", b"1", expected=ABSENT)
@@ -484,9 +484,7 @@ class TestBulk:
             assert all(one.version > 10 and one.modified_ms > 2000 for _, one in found)
             assert len(await bulk_items(store, "/c")) == 300
 
-    async def test_a_bulk_scan_is_one_moment(
-        self, single: Cluster, place: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_bulk_scan_is_a_snapshot(self, single: Cluster, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("anabranch.metadata.etcd.scan.PAGE_KEYS_MAX", 700)
         async with open_store(single.url + place, SystemClock()) as store:
             items = [(f"/s/{i:05}", Versioned(b"old", 0, 0, 0, False)) for i in range(6000)]
@@ -500,7 +498,7 @@ class TestBulk:
             assert {one.value for _, one in [*first, *rest]} == {b"old"}
             assert await value_of(store, "/s/05999") == b"changed"
 
-    async def test_children_skip_what_is_deep(
+    async def test_children_skip_deep_subtrees(
         self, single: Cluster, place: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("anabranch.metadata.etcd.scan.PAGE_KEYS_MAX", 7)

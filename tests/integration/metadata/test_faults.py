@@ -1,7 +1,7 @@
-"""Stores on real servers under faults: whatever happens, histories stay linearizable and everything recovers by itself.
+"""Stores on real servers under faults: histories stay linearizable, and everything recovers without help.
 
-Also checked in every scenario: no operation outlives its deadline, what is told as "not done" was not done, ephemeral
-keys survive, and what watchers know converges. ANABRANCH_FAULT_ROUNDS makes it longer (`make soak`).
+Every scenario also checks that no operation exceeds its deadline, that writes reported as not done were not done, that
+ephemeral keys survive, and that mirrors converge. ANABRANCH_FAULT_ROUNDS makes it longer (`make soak`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def answers_lost(world: FaultWorld) -> None:
 
 
 async def held_and_delivered(world: FaultWorld) -> None:
-    """Requests arrive long after their senders gave them up."""
+    """Requests arrive long after their senders timed out."""
     await _for_a_while(world, world.ups, Flow.HOLD)
 
 
@@ -173,7 +173,7 @@ Scenario = Callable[[FaultWorld], Awaitable[None]]
 @pytest.mark.parametrize("seed", range(ROUNDS))
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: f"{batch[0].__name__}-and-{len(batch) - 1}-more")
 async def test_network_faults(cluster: Cluster, batch: tuple[Scenario, ...], seed: int) -> None:
-    """Each has its own clients, proxies and keys, so they can run side by side on one cluster."""
+    """Each has its own clients, proxies and keys, so they run concurrently on one cluster."""
     if ROUNDS == 1 and cluster.scheme == "zk" and len(cluster.nodes) == 1:
         batch = batch[:2]  # in the short form: it adds little to the ensemble
     await side_by_side({one.__name__: try_out(cluster, one, seed, pace_s=0.02) for one in batch})
@@ -186,7 +186,7 @@ async def test_server_faults(cluster: Cluster, scenario: Scenario, seed: int) ->
 
 
 async def side_by_side(work: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-    """All of it at once and to the end; failures say whose they are."""
+    """Run all concurrently to the end; failures name their scenario."""
     failures = []
     for name, outcome in zip(work, await asyncio.gather(*work.values(), return_exceptions=True), strict=True):
         if isinstance(outcome, Exception):
@@ -207,7 +207,7 @@ async def try_out(cluster: Cluster, scenario: Scenario, seed: int, pace_s: float
 
 
 async def a_session_expires_while_its_owner_is_cut_off(cluster: Cluster) -> None:
-    """Its keys go, not before it may think them safe; it hears of the loss; a compare with it is refused."""
+    """Its keys are deleted, not before `valid_until`; it is notified; a write with it is refused."""
     async with (
         FaultWorld(cluster) as world,
         opened(world.make_store()) as store,
@@ -296,8 +296,8 @@ async def an_unreachable_server_among_others_is_passed_over(cluster: Cluster) ->
             await store.put("/a", b"", expected=ANY)
 
 
-async def test_lives(cluster: Cluster) -> None:
-    """Of sessions and of stores; side by side, because they mostly wait."""
+async def test_sessions_and_stores_under_faults(cluster: Cluster) -> None:
+    """Run concurrently, because they mostly wait."""
     lives = (
         a_session_expires_while_its_owner_is_cut_off,
         a_session_lives_on_over_a_short_cut,

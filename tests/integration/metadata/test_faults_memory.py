@@ -1,4 +1,4 @@
-"""The memory store under faults, in simulated time: several clients of one data, histories judged afterwards."""
+"""The memory store under faults, in simulated time: several clients of one data, histories checked afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WRITES = (Kind.PUT, Kind.DELETE)
 
 
 class Weather:
-    """Faults that a scenario switches on and off: a share of the given kinds meets one of the fates."""
+    """Faults that a scenario switches on and off: a share of the given operations gets one of the fates."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -48,7 +48,7 @@ class World:
         self.witness = MemoryStore(self.clock, self.data, name="witness")
 
     async def spell(self, share: float, *fates: Fate, kinds: tuple[Kind, ...] = tuple(Kind)) -> None:
-        """This weather for a while, then fine again."""
+        """These faults for a while, then none."""
         self.weather.fates, self.weather.kinds, self.weather.share = fates, kinds, share
         await asyncio.sleep(LONG_S)
         self.weather.share = 0.0
@@ -139,8 +139,8 @@ def test_a_session_expires_while_its_owner_is_cut_off() -> None:
     run_simulated(main())
 
 
-def test_the_judge_notices_a_store_that_repeats_writes_blindly() -> None:
-    """The mistake all this is about: a write whose answer got lost is sent again."""
+def test_checker_detects_blindly_repeated_writes() -> None:
+    """The mistake that the checker must find: a write whose answer was lost is sent again."""
 
     class Blind(MemoryStore):
         async def put(self, key: str, value: bytes, *, expected: Expected, session: Session | None = None) -> Version:

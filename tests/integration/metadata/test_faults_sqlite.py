@@ -1,4 +1,4 @@
-"""The embedded store under faults: processes on one directory are killed, stopped, starved; histories are judged."""
+"""The SQLite store under faults: processes on one directory are killed, stopped, starved; histories are checked."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class World:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """The writer lock in the hands of somebody who does not let go."""
+    """Another process holds the writer lock."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
         while True:
@@ -107,7 +107,7 @@ async def rolling_kills(world: World) -> None:
 
 
 async def paused(world: World) -> None:
-    """Several times, so that it is likely to hold the lock at least once."""
+    """Paused several times, so that it probably holds the lock at least once."""
     child = await world.spawn()
     for _ in range(12):
         child.pause()
@@ -138,7 +138,7 @@ async def lock_held(world: World) -> None:
 
 
 async def foreign_writer(world: World) -> None:
-    """Somebody opened the file with sqlite3 and began to write."""
+    """A writer that opened the file with sqlite3, without the writer lock."""
     db = sqlite3.connect(world.folder / "metadata.db", timeout=10, isolation_level=None)
     db.execute("BEGIN IMMEDIATE")
     await asyncio.sleep(BEYOND_S)
@@ -147,7 +147,7 @@ async def foreign_writer(world: World) -> None:
 
 
 async def foreign_reader(world: World) -> None:
-    """It keeps an old snapshot, so the write-ahead log cannot be cut."""
+    """A reader with an old snapshot, so that the write-ahead log cannot be truncated."""
     db = sqlite3.connect(world.folder / "metadata.db", isolation_level=None)
     db.execute("BEGIN")
     db.execute("SELECT count(*) FROM sqlite_master").fetchall()
@@ -159,7 +159,7 @@ async def foreign_reader(world: World) -> None:
 
 
 def end_of_log(folder: Path) -> int:
-    """Where the last frame of the log's present round ends; the file itself is kept longer than that."""
+    """End of the last valid frame of the log; the file itself is longer."""
     data = (folder / "metadata.db-wal").read_bytes()
     frame_bytes = 24 + int.from_bytes(data[8:12], "big")
     end = 32

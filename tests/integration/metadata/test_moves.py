@@ -1,4 +1,4 @@
-"""From every store to every other: values, versions and times arrive; a version of before is good for one write."""
+"""Moves from every store to every other: values, versions and times arrive; an old version is valid for one write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moves")]
 
 
 async def fill(store: MetadataStore) -> dict[str, Version]:
-    """A little of everything; the answer has, per key, a version that is no longer good."""
+    """Records of all kinds; returns an outdated version per key."""
     session = await store.open_session(10_000)
     await store.put("/live", b"stays behind", expected=ABSENT, session=session)
     stale = {}

@@ -1,4 +1,4 @@
-"""What is special about the Oxia store, on real servers: restarts, shards, parts of sessions, names, odd answers."""
+"""The Oxia store beyond the contract, on real servers: restarts, shards, shard sessions, service names, bad answers."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def at(rest: str, deadline_ms: int = 10_000) -> OxiaStore:
 
 @asynccontextmanager
 async def proxied(single: Cluster, place: str) -> AsyncIterator[tuple[FaultProxy, OxiaStore]]:
-    """A store whose line can be disturbed, with a short deadline."""
+    """A store behind a fault proxy, with a short deadline."""
     async with FaultProxy(single.nodes[0].port) as proxy, at(f"{HOST}:{proxy.port}{place}", SHORT_MS) as away:
         yield proxy, away
 
 
 async def one_key_per_shard(single: Cluster, place: str) -> list[str]:
-    """Three keys that live on three shards."""
+    """Three keys on three shards."""
     address = Address.parse(f"//{single.hosts}{place}")
     shards = Shards(address.seeds, address.namespace, SystemClock(), 10.0)
     await shards.open()
@@ -123,7 +123,7 @@ class TestRestart:
                 assert await store.children("/") == ["kept"]
 
     async def test_another_history_is_noticed(self, tmp_path: Path) -> None:
-        """A server that comes back with less than was seen has forgotten: offsets cannot go on where they were."""
+        """A server with a lower offset than before has lost data, so offsets cannot be resumed."""
         ports = free_port(), free_port()
         arguments = ["-p", f"{HOST}:{ports[0]}", "-m", f"{HOST}:{ports[1]}", "--shards", "1"]
 
@@ -155,8 +155,8 @@ async def said(events: list[SessionEvent], event: SessionEvent) -> bool:
 
 
 class TestCuts:
-    async def test_changes_made_while_away_are_told_afterwards(self, single: Cluster, place: str) -> None:
-        """The feed resumes at its offset: every change comes, in order, and nothing has to be forgotten."""
+    async def test_changes_during_an_interruption_are_delivered_later(self, single: Cluster, place: str) -> None:
+        """The feed resumes at its offset: every change arrives in order, without an invalidation."""
         async with proxied(single, place) as (proxy, away), at(single.hosts + place) as other:
             watch = away.watch("/")
             proxy.refuse()
@@ -186,7 +186,7 @@ class TestCuts:
                 kinds.pop(0)
             assert kinds == [MODIFIED, MODIFIED, DELETED]
 
-    async def test_a_write_on_a_line_that_is_cut_is_unknown_and_not_repeated(self, single: Cluster, place: str) -> None:
+    async def test_write_on_a_cut_connection_is_unknown_and_not_repeated(self, single: Cluster, place: str) -> None:
         async with proxied(single, place) as (proxy, away), at(single.hosts + place) as other:
             await other.put("/a", b"0", expected=ABSENT)  # so that the lost write is the first on its stream
             watch = other.watch("/a")
@@ -201,7 +201,7 @@ class TestCuts:
             await other.delete("/a", expected=ANY)
             assert await changes_until(watch, bool) == [Change(DELETED, "/a")]
 
-    async def test_a_write_that_never_left_is_no_mystery(self, single: Cluster, place: str) -> None:
+    async def test_write_that_was_never_sent_is_not_unknown(self, single: Cluster, place: str) -> None:
         async with proxied(single, place) as (proxy, away):
             proxy.refuse()
             await soon(lambda: refuses_plainly(away))
@@ -210,7 +210,7 @@ class TestCuts:
 
 
 async def refuses_plainly(store: OxiaStore) -> bool:
-    """Is the write refused as surely not done? The first one may have been on its way when the line was cut."""
+    """Is the write refused as not done? The first one may have been pending when the connection was cut."""
     try:
         await store.put("/a", b"", expected=ANY)
     except OutcomeUnknown:
@@ -257,8 +257,8 @@ class TestSessions:
             with pytest.raises(SessionLost):
                 await away.put(keys[0], b"", expected=ABSENT, session=session)
 
-    async def test_a_lost_part_takes_the_others_along(self, single: Cluster, place: str, store: OxiaStore) -> None:
-        """Long before their own time: the session ends as one."""
+    async def test_lost_shard_session_ends_the_others(self, single: Cluster, place: str, store: OxiaStore) -> None:
+        """The whole session ends, long before the ttl of the other parts."""
         keys = await one_key_per_shard(single, place)
         session = await store.open_session(300_000)
         assert isinstance(session, OxiaSession)
@@ -275,7 +275,9 @@ class TestSessions:
             await session.wait_lost()
         await soon(lambda: is_empty(store, "/live"))
 
-    async def test_a_put_hears_that_its_session_is_gone(self, single: Cluster, place: str, store: OxiaStore) -> None:
+    async def test_put_with_ended_session_raises_session_lost(
+        self, single: Cluster, place: str, store: OxiaStore
+    ) -> None:
         session = await store.open_session(300_000)
         assert isinstance(session, OxiaSession)
         key = (await one_key_per_shard(single, place))[0]
@@ -293,10 +295,8 @@ async def is_empty(store: OxiaStore, key: str) -> bool:
 
 
 class TestShards:
-    async def test_the_servers_own_client_finds_our_keys_and_we_find_its(
-        self, single: Cluster, place: str, store: OxiaStore
-    ) -> None:
-        """It hashes in Go: on the wrong shard nothing would be found."""
+    async def test_interoperates_with_the_oxia_cli(self, single: Cluster, place: str, store: OxiaStore) -> None:
+        """The CLI computes the shard itself, so a wrong hash would find nothing."""
         prefix = "/" + place.split("/")[2]
         binary = await asyncio.to_thread(oxia.obtain)
 
@@ -315,7 +315,7 @@ class TestShards:
             assert await value_of(store, f"/theirs{name}") == b"from Go"
 
     async def test_children_of_a_tree_of_many_pages(self, store: OxiaStore) -> None:
-        """Big subtrees are stepped over: the answer is right and does not carry all their keys."""
+        """Large subtrees are stepped over, so that not all their keys are transferred."""
         blank = Versioned(b"", 1, 1, 1, False)
         wide = "n" * 1000
         names = [f"big{number}" for number in range(3)]
@@ -386,8 +386,8 @@ class TestNames:
             assert len(methods) == 9
             assert {f"/{used}/{method}" for method in methods} <= relay.called
 
-    async def test_a_server_that_changes_its_name(self, single: Cluster, place: str) -> None:
-        """An older release takes over the address: the next calls find out."""
+    async def test_service_name_change_is_detected(self, single: Cluster, place: str) -> None:
+        """An older release takes over the address; later calls detect it."""
         offered = [NEW]
         async with OxiaRelay(single.nodes[0].address, offered) as relay, at(relay.address + place) as store:
             await store.put("/a", b"1", expected=ABSENT)
@@ -399,11 +399,11 @@ class TestNames:
             with pytest.raises(StoreUnavailable, match="no Oxia server"):
                 await at(relay.address + place, SHORT_MS).open()
 
-    async def test_a_namespace_that_is_not_there(self, single: Cluster) -> None:
+    async def test_missing_namespace_is_reported(self, single: Cluster) -> None:
         with pytest.raises(NamespaceMissing):
             await at(f"{single.hosts}/nowhere").open()
 
-    async def test_a_seed_that_says_nothing_is_passed_over(self, single: Cluster, place: str) -> None:
+    async def test_silent_seed_is_skipped(self, single: Cluster, place: str) -> None:
         held: list[asyncio.StreamWriter] = []
         silent = await asyncio.start_server(lambda _, writer: held.append(writer), HOST, 0)
         port = silent.sockets[0].getsockname()[1]
@@ -416,7 +416,7 @@ class TestNames:
             for writer in held:
                 writer.transport.abort()
 
-    async def test_nobody_listens(self) -> None:
+    async def test_unreachable_server_is_an_error_in_time(self) -> None:
         with pytest.raises(StoreUnavailable):
             await at(f"{HOST}:{free_port()}/default", SHORT_MS).open()
 
@@ -460,7 +460,9 @@ class TestStrangeAnswers:
                 await keys_below(store, "/")
 
     @pytest.mark.parametrize("spoil", [garbage, nothing])
-    async def test_writes_are_unknown_then(self, single: Cluster, place: str, spoil: Callable[[bytes], bytes]) -> None:
+    async def test_write_with_unreadable_answer_is_unknown(
+        self, single: Cluster, place: str, spoil: Callable[[bytes], bytes]
+    ) -> None:
         async with OxiaRelay(single.nodes[0].address, [NEW]) as relay, at(relay.address + place) as store:
             relay.spoil[WRITE] = spoil
             with pytest.raises(OutcomeUnknown):

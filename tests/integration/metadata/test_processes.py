@@ -1,4 +1,4 @@
-"""Metadata shared by processes: what is left of one that is killed or paused; what a short cut of the line costs."""
+"""Metadata shared by processes: what remains of a killed or paused one; what a short interruption costs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_keys_of_a_killed_process_go_in_time(
 
 
 @pytest.mark.parametrize("world", SHARED, indirect=True)
-async def test_paused_process_loses_its_session_and_hears_of_it(world: World) -> None:
+async def test_paused_process_is_notified_of_its_lost_session(world: World) -> None:
     store = await world.open()
     async with child(world, "live", "paused", "1000") as process:
         await hear(process, "ready")
@@ -140,7 +140,7 @@ async def test_session_outlives_a_restart_of_its_server(kind: str, tmp_path: Pat
 
 @asynccontextmanager
 async def behind_a_proxy(kind: str, folder: Path) -> AsyncIterator[tuple[FaultProxy, str, str]]:
-    """The proxy, the URL through it and the one past it."""
+    """The proxy, the URL through it and the direct one."""
     async with AsyncExitStack() as stack:
         if kind != "oxia":
             direct = services.shared(kind).url
@@ -153,7 +153,7 @@ async def behind_a_proxy(kind: str, folder: Path) -> AsyncIterator[tuple[FaultPr
             proxies.append(FaultProxy(node.port))
             return proxies[-1].port
 
-        cluster = oxia.replicated(folder, 1, told_ports=told_port)
+        cluster = oxia.replicated(folder, 1, advertised_ports=told_port)
         proxy = await stack.enter_async_context(proxies[0])
         await asyncio.to_thread(cluster.start)
         stack.callback(cluster.stop)
@@ -165,8 +165,8 @@ async def test_session_outlives_a_short_cut_of_the_line(kind: str, tmp_path: Pat
     services.cluster(kind, tmp_path / "unused")  # or skipped
     async with behind_a_proxy(kind, tmp_path) as (proxy, url, direct), open_store(url, SystemClock()) as store:
         session = await store.open_session(10_000)
-        heard: list[SessionEvent] = []
-        session.listen(heard.append)
+        events: list[SessionEvent] = []
+        session.listen(events.append)
         await store.put("/live/a", b"", expected=ABSENT, session=session)
         before = session.valid_until
         proxy.refuse()
@@ -180,6 +180,6 @@ async def test_session_outlives_a_short_cut_of_the_line(kind: str, tmp_path: Pat
 
         await soon(is_renewed)
         assert not session.is_lost
-        assert SessionEvent.LOST not in heard
+        assert SessionEvent.LOST not in events
         assert await value_of(store, "/live/a") == b""
         await store.put("/live/b", b"", expected=ABSENT, session=session)

@@ -1,4 +1,4 @@
-"""The recipes on every real store: what the simulations show on memory holds on the servers, too."""
+"""The recipes on every real store: what the simulations show in memory holds on the servers too."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Pair = tuple[SessionKeeper, SessionKeeper]
 
 
 async def lose_session(keeper: SessionKeeper) -> None:
-    """What an expiry looks like to the keeper: the session is over, though nobody here asked for it."""
+    """End the session as an expiry would, without the keeper having closed it."""
     lease = await keeper.wait_lease(PATIENCE_S)
     await lease.session.close()
 
@@ -74,8 +74,8 @@ async def test_a_new_session_is_a_new_term(keepers: Pair) -> None:
         assert (await election.wait_elected(PATIENCE_S)).term == 2
 
 
-async def test_a_leftover_of_the_old_session_moves_to_the_new_one(world: World) -> None:
-    """What recipes rely on when the store has not noticed yet that a session is over."""
+async def test_key_of_old_session_moves_to_the_new_one(world: World) -> None:
+    """Recipes rely on this while the store has not ended the old session yet."""
     store = await world.open()
     old, new = await store.open_session(10_000), await store.open_session(10_000)
     version = await store.put("/m/a", b"1", expected=ABSENT, session=old)

@@ -1,4 +1,4 @@
-"""What the embedded store promises beyond the contract: durability, several processes, refusal of newer files."""
+"""The SQLite store beyond the contract: durability, several processes, refusal of newer files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _start_writer(folder: Path, name: str) -> subprocess.Popen[str]:
 
 
 def _kill_after(writer: subprocess.Popen[str], lines: int) -> list[str]:
-    """SIGKILL once so many writes were acknowledged; everything the process had printed by then counts."""
+    """SIGKILL after this many acknowledged writes; returns what the process had printed by then."""
     assert writer.stdout is not None
     acknowledged = [writer.stdout.readline().strip() for _ in range(lines)]
     writer.send_signal(signal.SIGKILL)
@@ -80,7 +80,7 @@ async def test_acknowledged_writes_survive_sigkill_and_session_keys_do_not(tmp_p
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-async def test_a_living_process_keeps_its_session_and_its_death_is_noticed(tmp_path: Path) -> None:
+async def test_session_lives_with_its_process(tmp_path: Path) -> None:
     writer = _start_writer(tmp_path, "other")
     assert writer.stdout is not None
     writer.stdout.readline()
@@ -141,7 +141,7 @@ async def test_long_use_does_not_let_the_log_grow(tmp_path: Path) -> None:
         assert len(await store.children("/big")) == 100
 
 
-async def test_a_stuck_lock_holder_is_an_error_in_time_and_service_resumes(tmp_path: Path) -> None:
+async def test_stuck_lock_holder_fails_writes_until_released(tmp_path: Path) -> None:
     async with SqliteStore(tmp_path, SystemClock(), lock_wait_ms_max=50) as store:
         with (tmp_path / "writer.lock").open("r+") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
@@ -152,7 +152,7 @@ async def test_a_stuck_lock_holder_is_an_error_in_time_and_service_resumes(tmp_p
 
 
 class WildClock(SystemClock):
-    """Says a time that no SQLite integer can hold, once."""
+    """Returns once a time beyond the range of SQLite integers."""
 
     def __init__(self) -> None:
         self.wild = False
@@ -162,7 +162,7 @@ class WildClock(SystemClock):
         return 1 << 70 if wild else super().now_ms()
 
 
-async def test_an_unforeseen_failure_is_told_to_the_caller_and_is_not_the_end(tmp_path: Path) -> None:
+async def test_unexpected_writer_error_reaches_the_caller_only(tmp_path: Path) -> None:
     clock = WildClock()
     async with SqliteStore(tmp_path, clock) as store:
         clock.wild = True

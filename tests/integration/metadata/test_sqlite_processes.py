@@ -1,4 +1,4 @@
-"""Several processes on one embedded metadata store: killed at any instant, stopped, forked, starting together."""
+"""Several processes on one SQLite store: killed at any instant, stopped, forked, started together."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_a_killed_process_is_noticed_long_before_its_ttl(forks: Forks) -> 
         assert await store.children("/live") == []
 
 
-async def test_a_stopped_process_loses_its_session_and_knows_it_the_moment_it_goes_on(forks: Forks) -> None:
+async def test_resumed_process_knows_that_its_session_was_lost(forks: Forks) -> None:
     async with a_store(forks) as store:
         pid = forks.start("hold", "h")
         await forks.wait_said("h", "put", 20)
@@ -122,10 +122,10 @@ async def test_a_stopped_process_loses_its_session_and_knows_it_the_moment_it_go
         assert sum(words[0] == "put" for words in after) <= 1
 
 
-async def test_a_process_that_is_stopped_with_the_writer_lock_holds_the_writers_up(
+async def test_process_stopped_with_the_writer_lock_blocks_writers(
     forks: Forks,
 ) -> None:
-    """Nobody may take the lock from it: what it was about to write would follow what others wrote meanwhile."""
+    """The lock must not be taken over: its pending write would overwrite later writes of others."""
     async with SqliteStore(forks.folder, SystemClock(), lock_wait_ms_max=200) as store:
         pid = forks.start("write", "w")
         await forks.wait_said("w", "/kept")
@@ -145,7 +145,7 @@ async def test_a_process_that_is_stopped_with_the_writer_lock_holds_the_writers_
         await store.put("/mine", b"", expected=ANY)
 
 
-async def test_a_stopped_process_that_nobody_reaped_goes_on(forks: Forks) -> None:
+async def test_stopped_process_with_unexpired_session_continues(forks: Forks) -> None:
     pid = forks.start("hold-alone", "h")
     await forks.wait_said("h", "put", 5)
     forks.kill(pid, signal.SIGSTOP)
@@ -157,7 +157,7 @@ async def test_a_stopped_process_that_nobody_reaped_goes_on(forks: Forks) -> Non
     assert not [line for line in forks.said("h") if line.startswith("lost")]
 
 
-async def test_a_forked_child_keeps_nothing_of_its_parent_alive(forks: Forks) -> None:
+async def test_forked_child_does_not_keep_parent_sessions_alive(forks: Forks) -> None:
     async with a_store(forks) as store:
         pid = forks.start("fork", "f")
         (line,) = await forks.wait_said("f", "forked")

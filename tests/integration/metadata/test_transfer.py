@@ -1,4 +1,4 @@
-"""Export and import between all stores, on real servers: nothing is lost, versions stay, no number comes again."""
+"""Export and import between all stores, on real servers: no loss, versions are kept, no number is reused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VALUES = {
 
 
 async def filled(store: MetadataStore) -> list[Item]:
-    """All kinds of records, some written several times, one of a session, one numbered and deleted again."""
+    """Records of all kinds: some written several times, one ephemeral, one sequential and deleted again."""
     for key, value in VALUES.items():
         version = await store.put(key, b"old", expected=ABSENT)
         await store.put(key, value, expected=version)
@@ -86,7 +86,7 @@ async def test_import_without_preserve_is_new(world: World, tmp_path: Path) -> N
     assert all(one.created_ms > 0 for one in found.values())
 
 
-async def test_a_target_that_is_not_empty(world: World, tmp_path: Path) -> None:
+async def test_import_into_a_store_with_keys_is_refused(world: World, tmp_path: Path) -> None:
     store = await world.open()
     await store.put("/mine", b"mine", expected=ABSENT)
     await store.put("/a", b"mine", expected=ABSENT)
@@ -106,7 +106,7 @@ async def test_a_target_that_is_not_empty(world: World, tmp_path: Path) -> None:
 
 
 async def test_preserve_again_after_everything_was_deleted(world: World, tmp_path: Path) -> None:
-    """As after an import that was interrupted."""
+    """As after an interrupted import."""
     other = await world.open_other("memory", tmp_path)
     items = await filled(other)
     lines, _ = await exported(other)

@@ -1,6 +1,6 @@
-"""What is special to metadata on ZooKeeper, on the real server: sessions, servers that come and go, what others see.
+"""The ZooKeeper store beyond the contract, on a real server: sessions, restarting servers, what other clients see.
 
-The contract that all stores share is in `test_metadata_contract*`, histories under faults in `test_metadata_faults`.
+The contract of all stores is in `contract/`, histories under faults in `test_faults.py`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ async def with_kazoo(url: str, work: Callable[[KazooClient], object]) -> object:
 
 
 class StoppableClock(SystemClock):
-    """Stopped, nothing is done in time: what SIGSTOP does to a process, seen from the server."""
+    """While stopped, no timer fires: like SIGSTOP, as seen by the server."""
 
     def __init__(self) -> None:
         self._runs = asyncio.Event()
@@ -111,7 +111,7 @@ class StoppableClock(SystemClock):
 # Sessions -------------------------------------------------------------------------------------------------------------
 
 
-async def test_session_that_sends_no_pings_expires_and_hears_of_it(url: str) -> None:
+async def test_session_without_pings_expires_and_is_notified(url: str) -> None:
     clock = StoppableClock()
     async with make(url, clock) as store, make(url) as other:
         session = await store.open_session(1000)
@@ -133,7 +133,7 @@ async def test_session_that_sends_no_pings_expires_and_hears_of_it(url: str) -> 
         await store.put("/held", b"", expected=ABSENT, session=again)
 
 
-async def test_store_whose_own_session_expired_goes_on_and_tells_watchers(url: str) -> None:
+async def test_store_with_expired_session_continues_and_invalidates_watches(url: str) -> None:
     clock = StoppableClock()
     servers, chroot = parse_url(url.removeprefix("zk:"))
     store = ZooKeeperStore(servers, chroot, clock, timeout_ms=1000)
@@ -151,18 +151,18 @@ async def test_store_whose_own_session_expired_goes_on_and_tells_watchers(url: s
 async def test_cut_connection_keeps_session_and_keys(url: str) -> None:
     async with FaultProxy(port_of(url)) as proxy, make(through(proxy, url)) as store, make(url) as other:
         session = await store.open_session(10_000)
-        heard: asyncio.Queue[SessionEvent] = asyncio.Queue()
-        session.listen(heard.put_nowait)
+        events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        session.listen(events.put_nowait)
         version = await store.put("/held", b"1", expected=ABSENT, session=session)
         for _ in range(3):
             proxy.cut()
-            assert await asyncio.wait_for(heard.get(), PATIENCE_S) is SessionEvent.DISCONNECTED
-            assert await asyncio.wait_for(heard.get(), PATIENCE_S) is SessionEvent.RECONNECTED
+            assert await asyncio.wait_for(events.get(), PATIENCE_S) is SessionEvent.DISCONNECTED
+            assert await asyncio.wait_for(events.get(), PATIENCE_S) is SessionEvent.RECONNECTED
             found = await must_get(other, "/held")
             assert found.ephemeral and found.version == version
             version = await store.put("/held", b"1", expected=version, session=session)
         await session.close()
-        assert heard.get_nowait() is SessionEvent.LOST
+        assert events.get_nowait() is SessionEvent.LOST
         await other.sync()
         assert await other.get("/held") is None
 
@@ -189,7 +189,7 @@ async def test_close_lets_writes_finish_that_have_begun(url: str) -> None:
         assert await again.children("/e") == []
 
 
-async def test_session_without_contact_is_given_up(url: str) -> None:
+async def test_session_without_contact_counts_as_lost(url: str) -> None:
     async with FaultProxy(port_of(url)) as proxy, make(through(proxy, url), request_s=3) as store:
         session = await store.open_session(1000)
         proxy.refuse()
@@ -197,7 +197,7 @@ async def test_session_without_contact_is_given_up(url: str) -> None:
         assert session.valid_until < SystemClock().monotonic()
 
 
-async def test_key_that_changes_hands_is_one_modification_with_a_new_version(url: str) -> None:
+async def test_change_of_session_is_one_modification(url: str) -> None:
     async with make(url) as store:
         watch = store.watch("/")
         one, two = await store.open_session(5000), await store.open_session(5000)
@@ -210,7 +210,7 @@ async def test_key_that_changes_hands_is_one_modification_with_a_new_version(url
         assert [change.kind for change in seen[:-1]] == [CREATED] + [MODIFIED] * 20
 
 
-async def test_long_written_key_changes_hands_too(url: str) -> None:
+async def test_key_with_high_version_changes_its_session(url: str) -> None:
     async with make(url) as store:
         version = await store.put("/a", b"", expected=ABSENT)
         for start in range(0, 2500, 500):
@@ -268,7 +268,7 @@ async def test_operations_end_in_time_while_no_server_answers(url: str) -> None:
         await proxy.heal()
 
 
-async def test_watch_goes_on_after_a_cut_with_word_of_the_gap(url: str) -> None:
+async def test_watch_is_invalidated_and_continues_after_a_cut(url: str) -> None:
     async with FaultProxy(port_of(url)) as proxy, make(through(proxy, url)) as store, make(url) as other:
         watch = store.watch("/w")
         await other.put("/w/a", b"1", expected=ABSENT)
@@ -325,7 +325,7 @@ async def test_restarted_server(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_ensemble_that_loses_its_leader(tmp_path: Path) -> None:
-    """Reads, writes, sessions and watches go on."""
+    """Reads, writes, sessions and watches continue."""
     cluster = services.cluster("zk", tmp_path, size=3)
     try:
         await asyncio.to_thread(cluster.start)
@@ -351,8 +351,8 @@ async def test_ensemble_that_loses_its_leader(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_own_writes_are_seen_at_a_server_that_is_behind(tmp_path: Path) -> None:
-    """The session writes at the leader, while the follower that the store reads from is stopped."""
+async def test_own_writes_are_read_from_a_lagging_server(tmp_path: Path) -> None:
+    """The session writes at the leader while the follower that serves the reads is stopped."""
     cluster = services.cluster("zk", tmp_path, size=3)
     try:
         await asyncio.to_thread(cluster.start)
@@ -389,7 +389,7 @@ async def insist(work: Callable[[], Awaitable[object]]) -> None:
 
 @asynccontextmanager
 async def server_that_says(*answers: bytes) -> AsyncIterator[str]:
-    """A server with the given answers to whatever it hears, one for each time it hears something."""
+    """A server that answers each received chunk with the next of the given answers."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for answer in answers:
@@ -437,7 +437,7 @@ async def test_nobody_there() -> None:
         await make(f"zk://{'x' * 70}", request_s=0.3).open()
 
 
-async def test_a_good_server_among_bad_ones_is_found(url: str) -> None:
+async def test_good_server_among_bad_ones_is_found(url: str) -> None:
     async with server_that_says(b"\xff" * 100) as bad:
         servers = [Server(HOST, 1), Server(HOST, port_of(bad)), Server(HOST, port_of(url))]
         for _ in servers:  # whatever the first one is
@@ -490,7 +490,7 @@ async def test_parents_that_a_dead_client_left_are_never_seen(url: str) -> None:
         assert await store.children("/") == ["a"]
 
 
-async def test_stale_version_does_not_hit_a_node_that_only_holds_others(url: str) -> None:
+async def test_stale_version_does_not_match_an_intermediate_node(url: str) -> None:
     async with make(url) as store:
         version = await store.put("/a", b"", expected=ABSENT)
         await store.delete("/a", expected=version)

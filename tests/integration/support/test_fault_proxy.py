@@ -1,4 +1,4 @@
-"""The fault proxy does what its faults are called, on real sockets."""
+"""The fault proxy injects the faults it names, on real sockets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def connect(proxy: FaultProxy) -> Pair:
-    """A connection that works: one byte went around."""
+    """A working connection: one byte was echoed."""
     reader, writer = await asyncio.open_connection(HOST, proxy.port)
     await ask(reader, writer, b".")
     return reader, writer

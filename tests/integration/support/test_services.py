@@ -1,4 +1,4 @@
-"""The servers that other tests rely on: they start, keep their data over kill -9, elect, pause, leave no process."""
+"""The servers that other tests use: they start, keep their data over kill -9, elect, pause, and leave no process."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_node_keeps_ports_and_data_over_kill_and_stop(kind: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_paused_node_says_nothing_and_goes_on(kind: str) -> None:
+def test_paused_node_is_silent_and_resumes(kind: str) -> None:
     cluster = services.shared(kind)
     node = cluster.nodes[0]
     assert services.shared(kind) is cluster
@@ -141,7 +141,7 @@ def test_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Not yet reaped counts as gone: who adopts orphans may take its time."""
+    """A zombie counts as ended, because its new parent may reap it late."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Any record that a store can hold comes back from its line of JSON as it was; no text makes the reader stumble."""
+"""Any record of a store survives its JSON line; any other text is refused with a typed error."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ lines = (
 
 
 @given(lines)
-def test_a_line_comes_back(line: Line) -> None:
+def test_archive_line_round_trip(line: Line) -> None:
     text = line_of(line)
     assert "\n" not in text
     assert parse_line(text, 1) == line
 
 
 @given(st.text() | st.from_regex(r'\{"(key|end|sequence|anabranch)": [^\n]*\}'))
-def test_nonsense_is_refused(text: str) -> None:
+def test_invalid_archive_line_is_refused(text: str) -> None:
     try:
         parse_line(text, 7)
     except BadArchive as error:
@@ -53,7 +53,7 @@ WORDS = st.text(string.ascii_letters + string.digits + ":/?#%@,[]", min_size=1)
 
 
 @given(st.sampled_from(["zk", "etcd", "oxia", "mysql"]), WORDS)
-def test_what_stands_before_the_host_is_never_shown(scheme: str, word: str) -> None:
+def test_credentials_are_never_shown(scheme: str, word: str) -> None:
     url = f"{scheme}://user:§{word}@host:1/x"
     assert without_credentials(url) == f"{scheme}://host:1/x"
 

@@ -1,4 +1,4 @@
-"""A log that is kept long: whatever a kill leaves behind, nothing that was committed is lost."""
+"""The extended write-ahead log: after a kill at any point, no committed write is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Database:
         return (self.folder / "a.db-wal").stat().st_size
 
     def found_after_a_kill(self) -> list[int]:
-        """What another process finds in the files as they are now."""
+        """What another process reads from the files in their present state."""
         with tempfile.TemporaryDirectory() as place:
             for name in ("a.db", "a.db-wal"):
                 shutil.copy(self.folder / name, place)
@@ -85,7 +85,7 @@ def test_nothing_committed_is_lost(plan: list[str | int]) -> None:
         assert one.found_after_a_kill() == list(range(one.written))
 
 
-def test_a_log_is_long_by_what_counts_of_it_not_by_its_file() -> None:
+def test_log_length_is_its_valid_part_not_the_file() -> None:
     with database() as one:
         one.wal.extend(one.db)
         assert not one.wal.is_long()
@@ -99,7 +99,7 @@ def test_a_log_is_long_by_what_counts_of_it_not_by_its_file() -> None:
         assert one.wal_bytes >= KEPT, "kept, to be written over"
 
 
-def test_the_log_does_not_grow_any_more() -> None:
+def test_extended_log_does_not_grow() -> None:
     with database() as one:
         one.wal.extend(one.db)
         sizes = set()
@@ -111,8 +111,8 @@ def test_the_log_does_not_grow_any_more() -> None:
         assert max(sizes) < KEPT + (64 << 10)
 
 
-def test_nobody_writes_while_room_is_made() -> None:
-    """Who holds the database's own lock (a shell, not one of us) is waited for."""
+def test_extending_the_log_blocks_other_writers() -> None:
+    """A holder of the database's own lock, such as a shell, is waited for."""
     with database() as one:
         one.write(10)
         other = sqlite3.connect(one.folder / "a.db", timeout=0, isolation_level=None)

@@ -1,4 +1,4 @@
-"""Any sequence of operations gives the same answers on every backend and on a naive twin."""
+"""Any sequence of operations gives the same answers on every backend and in a simple model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ State = dict[str, tuple[bytes, bool]]
 
 
 class Runner:
-    """Applies operations to one store; versions stay inside, so that stores with other numbers compare equal."""
+    """Applies operations to one store; versions are not part of the result, so that stores compare equal."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -69,8 +69,8 @@ class Runner:
         return "written"
 
 
-def twin(operations: list[Operation]) -> State:
-    """The state after `operations`, by the plainest means."""
+def model(operations: list[Operation]) -> State:
+    """The state after `operations`, computed with a dictionary."""
     state: State = {}
     for number, (kind, key, expected, ephemeral) in enumerate(operations):
         fits = {"absent": key not in state, "any": True, "current": key in state, "stale": False}[expected]
@@ -85,12 +85,12 @@ def twin(operations: list[Operation]) -> State:
 
 @settings(max_examples=60, deadline=None)
 @given(OPERATIONS)
-def test_all_stores_agree_with_the_twin(operations: list[Operation]) -> None:
+def test_all_stores_agree_with_the_model(operations: list[Operation]) -> None:
     async def check() -> None:
         with tempfile.TemporaryDirectory() as folder:
             async with MemoryStore(SystemClock()) as memory, SqliteStore(Path(folder), SystemClock()) as sqlite:
                 one, two = await Runner(memory).run(operations), await Runner(sqlite).run(operations)
                 assert one == two
-                assert one[1] == twin(operations)
+                assert one[1] == model(operations)
 
     asyncio.run(check())

@@ -1,4 +1,4 @@
-"""The checker accepts what a correct register does under any interleaving and rejects what none would do."""
+"""The checker accepts every history of a correct register and rejects histories that no register has."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_accepts(name: str) -> None:
 
 
 def simulate(seed: int, clients: int, operations: int, unknown_share: float) -> list[Operation]:
-    """What clients of a correct register record: each takes effect at one random moment inside its span."""
+    """A history of a correct register: each operation takes effect at a random moment inside its span."""
     chance = random.Random(seed)
     moments = []
     for person in range(clients):
@@ -193,7 +193,7 @@ def simulate(seed: int, clients: int, operations: int, unknown_share: float) -> 
 def apply(
     kind: Kind, value: bytes, expected: Expected, state: Register, version: int
 ) -> tuple[Found | Wrote | Answer, Register]:
-    """A register, written plainly."""
+    """A simple register."""
     current = None if state is None else state.version
     if kind is Kind.GET:
         return (Answer.NOTHING if state is None else state), state
@@ -213,7 +213,7 @@ def test_accepts_every_history_of_a_correct_register(seed: int, clients: int, co
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 3))
 @settings(max_examples=150, deadline=None)
 def test_agrees_with_trying_every_order(seed: int, clients: int, count: int) -> None:
-    """Answers are mixed up at random, so that many histories are wrong; the naive twin tries all orders."""
+    """Answers are shuffled, so that many histories are wrong; a brute-force search tries all orders."""
     chance = random.Random(seed)
     history = simulate(seed, clients, min(count, 6 // clients), 0.2)
     answers = [operation.answer for operation in history]
@@ -255,7 +255,7 @@ def test_long_histories_with_many_unknown_outcomes_are_quick() -> None:
     assert explain(history) is None
 
 
-def test_the_complaint_names_what_did_not_fit() -> None:
+def test_explanation_names_the_wrong_operation() -> None:
     text = explain(BAD["stale read"])
     assert text is not None
     assert "/k is not linearizable" in text

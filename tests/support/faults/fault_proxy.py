@@ -1,6 +1,6 @@
-"""A TCP proxy that misbehaves on request: cuts, delays, holds, loses and half-closes what passes through it.
+"""A TCP proxy that injects faults: it cuts, delays, holds, drops and half-closes connections.
 
-Knows bytes, no protocol. `up` is the lane from clients to the server, `down` the way back; both can be switched at any
+`up` is the lane from clients to the server, `down` the way back; both can be switched at any
 time and apply to every connection, open or new. `async with FaultProxy(port) as proxy: connect to proxy.port`.
 
     hold     bytes stay in flight and arrive when the lane passes again: a partition that TCP survives
@@ -89,7 +89,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 
 class FaultProxy:
-    """Between one listening port of its own and one server's port, both on the loopback interface."""
+    """A proxy from its own listening port to a server's port, both on the loopback interface."""
 
     def __init__(self, target_port: int) -> None:
         self.target_port = target_port
@@ -126,7 +126,7 @@ class FaultProxy:
             self._listener = await asyncio.start_server(self._accepted, sock=_bound(self.port))
 
     def refuse(self, *, cut: bool = True) -> None:
-        """Like a dead server: new connections are refused by the kernel; open ones are reset."""
+        """Behave like a dead server: new connections are refused by the kernel, open ones are reset."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -134,12 +134,12 @@ class FaultProxy:
             self.cut()
 
     def cut(self) -> None:
-        """Reset every connection; new ones are welcome."""
+        """Reset every connection; new ones are accepted."""
         for link in tuple(self._links):
             link.reset()
 
     def half_close(self, lane: Lane) -> None:
-        """The receiver of this lane sees an orderly end (FIN) of every connection; the other lane goes on."""
+        """End this direction of every connection with FIN; the other direction continues."""
         for link in tuple(self._links):
             link.finish(link.server if lane is self.up else link.client)
 

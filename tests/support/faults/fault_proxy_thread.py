@@ -1,4 +1,4 @@
-"""Fault proxies for tests that block: they run on an event loop in a thread of their own."""
+"""Fault proxies for blocking tests: they run on an event loop in a separate thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class ProxyThread:
-    """A proxy in front of each port that is added. `do` runs something with every proxy, on their loop."""
+    """One proxy per added port. `do` runs a function with every proxy, on their loop."""
 
     def __init__(self) -> None:
         self._proxies: list[FaultProxy] = []
@@ -26,7 +26,7 @@ class ProxyThread:
         return [f"{HOST}:{proxy.port}" for proxy in self._proxies]
 
     def add(self, target_port: int) -> int:
-        """The port of one more proxy."""
+        """Add a proxy and return its port."""
         proxy = self._run(self._open(target_port))
         self._proxies.append(proxy)
         return proxy.port

@@ -1,4 +1,4 @@
-"""A cluster of real servers behind fault proxies, and what can be done to it. Knows no scenario and judges nothing.
+"""A cluster of real servers behind fault proxies, and the faults that can be injected.
 
 Stores made by `make_store` reach the servers through the proxies; the one made by `make_witness` reaches them directly.
 """
@@ -85,7 +85,7 @@ class FaultWorld:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Every server runs and serves again, whatever the scenario did to it."""
+        """Wait until every server serves again, whatever the scenario did to it."""
         for proxy in self.proxies:
             await proxy.__aexit__(kind, error, trace)
         await asyncio.to_thread(self._restore)

@@ -1,14 +1,14 @@
-"""Is a history of concurrent register operations linearizable? Knows the port's rules, no store and no clock.
+"""Checks whether a history of concurrent register operations is linearizable, by the rules of the metadata port.
 
 A register is one key of a metadata store: absent, or a value with a version. An operation lasts from `called` to
 `returned`; a linearizable history has an order of all operations, each taking effect at one moment inside its span,
-in which every answer is right. An operation whose outcome nobody knows may take effect at any moment after its call, or
-never: its span has no end and it may be left out.
+in which every answer is right. An operation of unknown outcome may take effect at any moment after its call, or never:
+its span has no end and it may be left out.
 
 Search after Wing and Gong: take any operation that could be next, undo when stuck, remember where one has been (which
 operations are done, which state). Keys are independent registers, so each key is searched alone. What keeps the search
-small: reads and refusals are taken as soon as they fit; writes of unknown outcome that somebody read did happen; those
-that nobody read are alike.
+small: reads and refusals are taken as soon as they fit; writes of unknown outcome whose value was read did happen;
+those whose value was never read are interchangeable.
 
 Versions are only compared for equality. While a key exists no two writes have the same one; after a delete numbers may
 come again. The version of a write with unknown outcome is unknown until a read shows it.
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A get's answer, or what is stored: `version` None means not known yet."""
+    """The answer of a get, or the stored state; `version` None means not known yet."""
 
     value: bytes
     version: Version | None
@@ -57,7 +57,7 @@ Register = Found | None
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Values written must be unique in a history: a read then tells which write it saw."""
+    """Written values must be unique in a history, so that a read identifies its write."""
 
     client: str
     key: str
@@ -83,7 +83,7 @@ class Operation:
 
 
 def outcomes(operation: Operation, state: Register) -> Iterator[Register]:
-    """States after the operation took effect in `state`; none when its answer could not have been given there."""
+    """States after the operation took effect in `state`; none if its answer is impossible there."""
     match operation.kind:
         case Kind.GET:
             yield from _read(operation.answer, state)
@@ -143,7 +143,7 @@ def _may_refuse(expected: Expected, state: Register) -> bool:
 
 
 def explain(history: Iterable[Operation]) -> str | None:
-    """None when the history is linearizable, otherwise a text for people: how far it went and what did not fit."""
+    """None if the history is linearizable; otherwise a readable text about the first operation that does not fit."""
     by_key: dict[str, list[Operation]] = defaultdict(list)
     for operation in history:
         by_key[operation.key].append(operation)
@@ -182,7 +182,7 @@ class _Step:
 
 
 def _sort_out(operations: list[Operation]) -> tuple[list[Operation], list[Operation]]:
-    """Certain and optional operations. What was read has been written, by then at the latest."""
+    """Certain and optional operations. A value that was read was written by then at the latest."""
     first_seen: dict[bytes, float] = {}
     for operation in operations:
         if operation.kind is Kind.GET and isinstance(operation.answer, Found):
@@ -195,7 +195,7 @@ def _sort_out(operations: list[Operation]) -> tuple[list[Operation], list[Operat
         elif operation.kind is Kind.PUT and operation.value in first_seen:
             certain.append(replace(operation, answer=Wrote(None), returned=first_seen[operation.value]))
         else:
-            # Nobody saw the value: all such writes with the same condition are one and the same.
+            # The value was never read: all such writes with the same condition are interchangeable.
             optional.append(replace(operation, value=b"(never seen)"))
     return sorted(certain, key=lambda o: o.called), sorted(optional, key=lambda o: o.called)
 
@@ -226,7 +226,7 @@ def _following(step: _Step, certain: list[Operation], optional: list[Operation])
 
 
 def _ready(certain: list[Operation], done: int) -> tuple[list[int], float]:
-    """Places of the operations that may come next, and the moment by which one of them must have."""
+    """Indexes of the operations that may be next, and the time by which one of them must be."""
     ready: list[int] = []
     before = math.inf
     place = (~done & (done + 1)).bit_length() - 1  # the first one not done

@@ -1,7 +1,7 @@
-"""A gRPC relay in front of a real Oxia server: offers the service under the names it is told to, and can spoil answers.
+"""A gRPC relay in front of a real Oxia server: offers the service under given names, and can corrupt answers.
 
-Knows method names and raw bytes, no messages. The relay speaks to the server as if it were called by the relay's own
-address: a standalone server tells its clients that address, so they stay here for everything.
+It forwards raw bytes by method name. It calls the server under the relay's own address, because a standalone server
+advertises the address under which it was called, so clients stay on the relay.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OxiaRelay:
         return path.split("/")[1] in self._services
 
     async def carry(self, path: str, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        """Every method is a stream of bytes both ways here, whatever it is for the peers."""
+        """Every method is forwarded as a bidirectional stream of bytes, whatever its type."""
         method = path.rpartition("/")[2]
         metadata = [(key, value) for key, value in context.invocation_metadata() if key in ("namespace", "shard-id")]
         multi: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(f"/{OLD}/{method}")

@@ -1,8 +1,8 @@
-"""Clients that use a metadata store while faults happen, and what must hold afterwards. Knows the port, no store.
+"""Clients that use a metadata store during faults, and the checks afterwards.
 
 `Trial` runs one scenario: several clients work on a few keys and record every operation, one holds an ephemeral key,
-each has a mirror that a watch keeps up to date. Then the fault comes, then every client must be able to write again by
-itself, and then the recorded history is judged.
+and each has a mirror that a watch keeps current. After the fault every client must be able to write again without help;
+then the recorded history is checked.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def now() -> float:
 
 @dataclass
 class Record:
-    """What one trial saw."""
+    """The recorded operations of one trial."""
 
     operations: list[Operation] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -54,10 +54,10 @@ class Record:
     refused: int = 0
 
     def began(self, operation: Operation) -> None:
-        """About to ask; `operation` has an unknown outcome so far."""
+        """Before the request; `operation` has an unknown outcome so far."""
 
     def ended(self, operation: Operation | None) -> None:
-        """None: it surely had no effect and told nothing."""
+        """None if it had no effect and no answer."""
         if operation is not None:
             self.operations.append(operation)
 
@@ -68,7 +68,7 @@ class Record:
 
 
 class Client:
-    """One store object, and the recorded operations somebody does with it."""
+    """One store object, with recorded operations."""
 
     def __init__(
         self, name: str, store: MetadataStore, keys: Sequence[str], record: Record, deadline_s: float, seed: int
@@ -77,7 +77,7 @@ class Client:
         self.written = 0  # confirmed writes so far
         self._keys = keys
         self._record = record
-        self._patience_s = deadline_s + SLACK_S
+        self._timeout_s = deadline_s + SLACK_S
         self._chance = random.Random(f"{name} {seed}")
         self._seen: dict[str, int] = {}
         self._count = 0
@@ -106,14 +106,14 @@ class Client:
             await self.read(key)  # as everybody should: after anything but success read again, then decide
 
     async def read(self, key: str) -> Reply:
-        """Up to date, so it has to agree with everything confirmed before it began."""
+        """A read after `sync`, which must agree with everything confirmed before it began."""
 
         async def ask() -> Found | Answer:
             await self.store.sync()
             found = await self.store.get(key)
             return Answer.NOTHING if found is None else Found(found.value, found.version)
 
-        return await self._do(Kind.GET, key, b"", ANY, ask, 2 * self._patience_s)
+        return await self._do(Kind.GET, key, b"", ANY, ask, 2 * self._timeout_s)
 
     async def put(self, key: str, expected: Expected) -> Reply:
         self._count += 1
@@ -122,14 +122,14 @@ class Client:
         async def ask() -> Wrote:
             return Wrote(await self.store.put(key, value, expected=expected))
 
-        return await self._do(Kind.PUT, key, value, expected, ask, self._patience_s)
+        return await self._do(Kind.PUT, key, value, expected, ask, self._timeout_s)
 
     async def delete(self, key: str, expected: Expected) -> Reply:
         async def ask() -> Wrote:
             await self.store.delete(key, expected=expected)
             return Wrote(None)
 
-        return await self._do(Kind.DELETE, key, b"", expected, ask, self._patience_s)
+        return await self._do(Kind.DELETE, key, b"", expected, ask, self._timeout_s)
 
     async def _do(
         self,
@@ -138,17 +138,17 @@ class Client:
         value: bytes,
         expected: Expected,
         ask: Callable[[], Awaitable[Found | Wrote | Answer]],
-        patience_s: float,
+        timeout_s: float,
     ) -> Reply:
-        """None: the store was not there, so surely nothing happened."""
+        """None if the store was unavailable, so that nothing was done."""
         called = now()
         answer: Found | Wrote | Answer
         self._record.began(Operation(self.name, key, kind, called, called, Answer.UNKNOWN, value, expected))
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 answer = await ask()
         except TimeoutError:
-            self._record.violations.append(f"{self.name}: {kind} {key} outlived its deadline ({patience_s} s)")
+            self._record.violations.append(f"{self.name}: {kind} {key} outlived its deadline ({timeout_s} s)")
             answer = Answer.UNKNOWN
         except VersionMismatch:
             answer = Answer.REFUSED
@@ -171,14 +171,14 @@ class Client:
             self._seen.pop(key, None)
         if isinstance(answer, Wrote):
             self.written += 1
-        told = kind is not Kind.GET or answer is not Answer.UNKNOWN
+        is_known = kind is not Kind.GET or answer is not Answer.UNKNOWN
         done = Operation(self.name, key, kind, called, now(), answer, value, expected)
-        self._record.ended(done if told else None)
+        self._record.ended(done if is_known else None)
         return answer
 
 
 class Mirror:
-    """A copy of a tree, kept by watching it and reading again what changed."""
+    """A copy of a tree, kept current by a watch and reads."""
 
     def __init__(self, store: MetadataStore, tree: str) -> None:
         self._store, self._tree = store, tree
@@ -218,7 +218,7 @@ async def insist(ask: Callable[[], Awaitable[T]]) -> T:
 
 @asynccontextmanager
 async def opened(store: MetadataStore) -> AsyncIterator[MetadataStore]:
-    """However long that takes: what comes later is on trial."""
+    """Open without a deadline, because opening is not under test here."""
     await insist(store.open)
     try:
         yield store
@@ -234,7 +234,7 @@ async def eventually(what: str, is_so: Callable[[], Awaitable[bool]], within_s: 
 
 
 class Trial:
-    """One scenario. `stores` suffer from the fault, `witness` does not (or as little as can be)."""
+    """One scenario. `stores` are affected by the fault, `witness` is not, or as little as possible."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class Trial:
         keys: int = 3,
         lanes: int = 1,
     ) -> None:
-        """Every client has so many operations under way at a time."""
+        """Every client has a fixed number of concurrent operations."""
         self.record = Record()
         self.witness = witness
         self.tree = tree
@@ -272,7 +272,7 @@ class Trial:
         keeps_session: bool = True,
         others: Callable[[], Awaitable[Sequence[Operation]]] | None = None,
     ) -> Record:
-        """`others` ends whoever else works on the same keys and tells what they did."""
+        """`others` stops other clients of the same keys and returns their operations."""
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             mirrors = [group.create_task(mirror.keep()) for mirror in self.mirrors]
@@ -302,7 +302,7 @@ class Trial:
         return self.record
 
     async def _wait_written(self, more: int, within_s: float, when: str) -> None:
-        """The stores recover by themselves: every client gets so many more writes confirmed."""
+        """Wait until every client had a number of further writes confirmed."""
         targets = {client.name: client.written + more for client in self.clients}
 
         async def reached() -> bool:
@@ -318,7 +318,7 @@ class Trial:
         await insist(lambda: store.put(f"{self.tree}-live/held", b"held", expected=ANY, session=session))
 
     async def _check_ephemeral(self, within_s: float) -> None:
-        """The fault was shorter than the session's time to live: nothing may have happened to its key."""
+        """The fault was shorter than the session's ttl, so its key must be unchanged."""
         assert self.session is not None
         session = self.session
         found = await fresh(self.witness, f"{self.tree}-live/held")
@@ -344,7 +344,7 @@ class Trial:
             )
 
     async def _shows_truth(self, mirror: Mirror) -> bool:
-        """Read anew each time: a write nobody waits for any more may still arrive."""
+        """Read again each time, because a timed-out write may still be applied."""
 
         async def scan() -> dict[str, Versioned]:
             await self.witness.sync()

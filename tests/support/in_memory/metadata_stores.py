@@ -1,7 +1,7 @@
-"""One place with metadata, opened as often as a test wants: the same tests run on every kind of store.
+"""One set of metadata, opened any number of times: the same tests run on every kind of store.
 
-Servers are shared by all tests of a process; each test has a path, prefix or directory of its own, fresh and empty.
-Fixtures for `tests/integration/conftest.py`; knows where the data is, nothing of what stores do with it.
+Servers are shared by all tests of a process; each test has an empty path, prefix or directory. The fixtures are used by
+`tests/integration/conftest.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATIENCE_S = 30.0
 
 
 def params(kinds: Iterable[str] = STORES) -> list[object]:
-    """Kinds as parameters; the tests of one server stay together on one worker."""
+    """Kinds as parameters; the tests of one server run on one worker."""
     return [pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in kinds]
 
 
@@ -44,11 +44,11 @@ class World:
         return await self._stack.enter_async_context(self._make())
 
     async def open_beside(self) -> MetadataStore:
-        """A store on other data of the same server, in a place whose name begins like ours."""
+        """A store on other data of the same server, under a path that begins alike."""
         return await World(self.kind, f"{self.url}x", self._stack).open()
 
     async def open_other(self, kind: str, folder: Path) -> MetadataStore:
-        """A store of another kind, or of the same kind somewhere else; fresh and empty."""
+        """An empty store of another kind, or of the same kind elsewhere."""
         return await World(kind, fresh_url(kind, folder), self._stack).open()
 
     def _make(self) -> MetadataStore:
@@ -59,7 +59,7 @@ class World:
 
 
 def fresh_url(kind: str, folder: Path) -> str:
-    """An empty place of this kind: a directory, or a path on the shared server."""
+    """URL of an empty store of this kind: a directory, or a path on the shared server."""
     name = f"t{uuid.uuid4().hex[:12]}"
     match kind:
         case "memory":
@@ -112,7 +112,7 @@ async def soon(check: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def changes_until(watch: Watch, is_enough: Callable[[list[Change]], bool]) -> list[Change]:
-    """Everything the watch tells, up to the change with which it is enough."""
+    """All changes of the watch, up to the last expected one."""
     seen: list[Change] = []
     async with asyncio.timeout(PATIENCE_S):
         while not is_enough(seen):
@@ -121,6 +121,6 @@ async def changes_until(watch: Watch, is_enough: Callable[[list[Change]], bool])
 
 
 async def kinds_of(watch: Watch, key: str, count: int) -> list[ChangeKind]:
-    """The next `count` changes told of one key, in their order; what is told of others is left out."""
+    """The kinds of the next `count` changes of one key; changes of other keys are ignored."""
     seen = await changes_until(watch, lambda changes: sum(change.key == key for change in changes) >= count)
     return [change.kind for change in seen if change.key == key]

@@ -1,7 +1,7 @@
 """A process that holds a session on etcd until it is killed.
 
 Run as `python -m tests.support.processes.etcd_child URL KEY TTL_MS`.
-Says the granted lifetime once its ephemeral key is there.
+Prints the granted ttl once its ephemeral key exists.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A process that works on an embedded metadata store, for tests that kill, stop and resume it.
+"""A process that works on a SQLite metadata store, for tests that kill, stop and resume it.
 
     python -m tests.support.processes.metadata_child FOLDER NAME '{"keys": […], "seed": 1, …}'
 
-It says on stdout what it does: `ready`, then for every operation `b` before it asks and `e` with the outcome after.
-What was begun and not ended has an unknown outcome. With "live" it also holds an ephemeral key there and says
-`session EVENT`. It ends with exit code 0 on SIGTERM. `Child` is the other side, for the test.
+It prints `ready`, then for every operation `b` before the request and `e` with the outcome after it. An operation
+without `e` has an unknown outcome. With "live" it also holds an ephemeral key below that path and prints `session
+EVENT`. It ends with exit code 0 on SIGTERM. `Child` is the other side, for the test.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ def say(word: str, text: str = "") -> None:
 
 def encode(operation: Operation) -> str:
     answer = operation.answer
-    told: Any = str(answer)
+    outcome: Any = str(answer)
     if isinstance(answer, Found):
-        told = [base64.b64encode(answer.value).decode(), answer.version]
+        outcome = [base64.b64encode(answer.value).decode(), answer.version]
     elif isinstance(answer, Wrote):
-        told = [answer.version]
+        outcome = [answer.version]
     expected = operation.expected.value if isinstance(operation.expected, Rule) else operation.expected
     value = base64.b64encode(operation.value).decode()
     span = [operation.called, operation.returned]
-    return json.dumps([operation.client, operation.key, operation.kind, *span, told, value, expected])
+    return json.dumps([operation.client, operation.key, operation.kind, *span, outcome, value, expected])
 
 
 def decode(text: str) -> Operation | None:
-    told = json.loads(text)
-    if told is None:
+    outcome = json.loads(text)
+    if outcome is None:
         return None
-    client, key, kind, called, returned, answer, value, expected = told
+    client, key, kind, called, returned, answer, value, expected = outcome
     if isinstance(answer, str):
         answer = Answer(answer)
     else:
@@ -88,7 +88,7 @@ async def main(folder: str, name: str, options: Mapping[str, Any]) -> None:
 
 
 class Child:
-    """Such a process as its test sees it. Stands for one life: what it said until its end."""
+    """The test's side of one such process: its output until its end."""
 
     def __init__(self, folder: Path, name: str, options: Mapping[str, Any]) -> None:
         self.name = name
@@ -108,7 +108,7 @@ class Child:
             )
 
     def said(self) -> list[tuple[str, str]]:
-        """Complete lines only: the last one may have been cut off by its death."""
+        """Complete lines only: a kill may have truncated the last one."""
         whole = self._log.read_bytes().rpartition(b"\n")[0].decode()
         return [(word, rest) for word, _, rest in (line.partition(" ") for line in whole.splitlines())]
 
@@ -159,7 +159,7 @@ class Child:
 
 
 def merged(children: Sequence[Child]) -> list[Operation]:
-    """All that they did. Each life has its own values: names of clients are made unique."""
+    """All operations of these processes, with unique client names."""
     return [replace(operation, client=child.name) for child in children for operation in child.operations()]
 
 

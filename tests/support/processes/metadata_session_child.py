@@ -1,11 +1,11 @@
-"""A process of its own with a metadata store, for tests that kill, pause and race such processes.
+"""A process with a metadata store, for tests that kill, pause and race such processes.
 
 Run as `python -m tests.support.processes.metadata_session_child` with
 
     URL live NAME TTL_MS     holds three ephemeral keys below /live/NAME
-    URL count TIMES          adds one to /count so many times, by compare-and-set
+    URL count TIMES          increments /count this many times, by compare-and-set
 
-It says one word per line on standard output when something happened: `ready` (and the granted ttl), `lost`, `done`.
+It prints one word per line: `ready` (and the granted ttl), `lost`, `done`.
 """
 
 from __future__ import annotations

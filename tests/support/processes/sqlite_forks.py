@@ -1,4 +1,4 @@
-"""Processes on one embedded metadata store, forked from one warm process so that each starts in milliseconds.
+"""Processes on one SQLite metadata store, forked from a warm process so that each starts in milliseconds.
 
     python -m tests.support.processes.sqlite_forks DIR      reads "JOB NAME" lines, forks, answers with the pid
 
@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 
 async def write(folder: Path, name: str, say: Say) -> None:
-    """Four lanes of puts for ever, each said when acknowledged; and a key of a session."""
+    """Four concurrent series of puts, each printed when acknowledged; and an ephemeral key."""
     async with SqliteStore(folder, SystemClock()) as store:
         session = await store.open_session(60_000)
         await store.put(f"/live/{name}", b"", expected=ANY, session=session)
@@ -41,7 +41,7 @@ async def write(folder: Path, name: str, say: Say) -> None:
 
 
 async def hold(folder: Path, name: str, say: Say, ttl_ms: int) -> None:
-    """A key of a session, written again and again until the session is lost."""
+    """An ephemeral key, written repeatedly until the session is lost."""
     async with SqliteStore(folder, SystemClock()) as store:
         session = await store.open_session(ttl_ms)
         session.listen(lambda event: say(f"{event} {session.valid_until} {time.monotonic()}"))

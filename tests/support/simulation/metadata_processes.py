@@ -1,10 +1,10 @@
-"""Several processes on one metadata store, in one thread, under simulated time, with everything going wrong by seed.
+"""Several processes on one metadata store, in one thread, under simulated time, with faults drawn from a seed.
 
-A `Process` has its own clock, which can be stopped: then nothing reaches it and nothing leaves it (as after SIGSTOP),
-while the store and the others go on. Stores are `MemoryStore`s on one `MemoryData`; requests, answers, signs of life
-and events are late or lost, connections are cut, sessions expired, processes killed and started again.
+A `Process` has its own clock, which can be stopped: then it receives and sends nothing (as after SIGSTOP), while the
+store and the other processes continue. Stores are `MemoryStore`s on one `MemoryData`; requests, answers, keep-alives
+and events are late or lost, connections are cut, sessions expire, processes are killed and started again.
 
-A failure says its seed and the last lines of what happened.
+A failure shows its seed and the last lines of the run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ProcessTimer:
 
 
 class ProcessClock:
-    """The world's time, but a stopped process hears no timer until it goes on; then all of them, in any order."""
+    """The world's time, but timers of a stopped process fire only when it resumes, in any order."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -91,7 +91,7 @@ class ProcessClock:
 
 
 class SeededFaults:
-    """Everything takes up to `latency_s`; `trouble` is the share of operations that something happens to."""
+    """Every operation takes up to `latency_s`; `trouble` is the share of operations with a fault."""
 
     def __init__(self, chance: random.Random, trouble: float, latency_s: float) -> None:
         self._chance = chance
@@ -142,7 +142,7 @@ class Process:
             self.world.failed(error)
 
     async def kill(self) -> None:
-        """Nothing is said to anybody; what it sent is under way."""
+        """Kill without any notice; sent requests are still delivered."""
         self.is_dead = True
         self.store.crash()
         await self.end()
@@ -178,7 +178,7 @@ class World:
         self.error = self.error or error
 
     def check(self, condition: bool, what: str) -> None:
-        """Found in some task: remembered, and raised by the world."""
+        """Record a failure found in any task; the world raises it."""
         if not condition:
             self.say(f"FAILED: {what}")
             self.failed(AssertionError(what))
@@ -196,7 +196,7 @@ class World:
         return [process for process in self.processes if not process.is_dead]
 
     async def chaos(self, seconds: float, work: Callable[[Process], Coroutine[Any, Any, None]]) -> None:
-        """Things happen to processes for so long; afterwards everybody can reach the store again."""
+        """Inject faults into processes for a while; afterwards all can reach the store again."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while loop.time() < end and self.error is None:
@@ -242,7 +242,7 @@ class World:
 
     @asynccontextmanager
     async def observer(self) -> AsyncIterator[MemoryStore]:
-        """The same data, seen without trouble."""
+        """A store on the same data, without faults."""
         async with MemoryStore(self.clock, self.data) as store:
             yield store
 
@@ -253,7 +253,7 @@ class World:
 
 
 def is_valid_now(lease: Lease) -> bool:
-    """As `lease.is_valid`, without its consequences: also for a process that stands still."""
+    """Like `lease.is_valid`, but without side effects; also for a stopped process."""
     session = lease.session
     return lease.ended is None and not session.is_lost and asyncio.get_running_loop().time() < session.valid_until
 
@@ -283,14 +283,14 @@ def run_seed(
     try:
         run_simulated(main())
     except Exception as error:
-        told = "\n".join(world.lines[-LINES_SHOWN:])
+        shown = "\n".join(world.lines[-LINES_SHOWN:])
         pytest.fail(
-            f"seed {seed}: {type(error).__name__}: {error}\n{told}", pytrace=not isinstance(error, AssertionError)
+            f"seed {seed}: {type(error).__name__}: {error}\n{shown}", pytrace=not isinstance(error, AssertionError)
         )
 
 
 def seeds(count: int, parts: int) -> list[Any]:
-    """Seeds 0 … count - 1 in equal parts, for `pytest.mark.parametrize`: so that workers share them."""
+    """Seeds 0 … count - 1 in equal parts for `pytest.mark.parametrize`, so that workers share them."""
     size = -(-count // parts)
     spans = [range(start, min(start + size, count)) for start in range(0, count, size)]
     return [pytest.param(span, id=f"seeds-{span.start}-{span.stop - 1}") for span in spans]

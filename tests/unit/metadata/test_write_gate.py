@@ -1,4 +1,4 @@
-"""The write gate: who waits, who passes, what closing waits for. Under simulated time, on the memory store."""
+"""The write gate: which writes wait or pass, and what closing waits for. Simulated time, memory store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def now() -> float:
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_every_write_waits_while_it_is_closed_and_goes_on_when_it_opens(name: str) -> None:
+def test_writes_wait_while_the_gate_is_closed(name: str) -> None:
     async def check() -> None:
         async with GatedStore(MemoryStore(LoopClock())) as store:
             if name not in ("raise versions", "ephemeral put"):
@@ -80,7 +80,7 @@ def test_reads_sessions_and_watches_pass_a_closed_gate() -> None:
     run_simulated(check())
 
 
-def test_who_waits_too_long_gets_a_retryable_error() -> None:
+def test_write_waiting_too_long_gets_a_retryable_error() -> None:
     async def check() -> None:
         store = slow_puts(0)
         async with store:
@@ -95,7 +95,7 @@ def test_who_waits_too_long_gets_a_retryable_error() -> None:
     run_simulated(check())
 
 
-def test_closing_returns_when_the_writes_under_way_are_done() -> None:
+def test_closing_waits_for_pending_writes() -> None:
     async def check() -> None:
         async with slow_puts(2.0, 2) as store:
             writes = [asyncio.ensure_future(store.put(f"/{i}", b"", expected=ABSENT)) for i in range(2)]
@@ -149,7 +149,7 @@ def test_an_operation_keeps_its_one_permit_while_the_gate_closes() -> None:
     run_simulated(check())
 
 
-def test_a_task_that_outlives_its_operation_has_no_permit_any_more() -> None:
+def test_task_outliving_its_operation_has_no_permit() -> None:
     async def check() -> None:
         async with slow_puts(1.0) as store:
             go = asyncio.Event()
@@ -171,7 +171,7 @@ def test_a_task_that_outlives_its_operation_has_no_permit_any_more() -> None:
     run_simulated(check())
 
 
-def test_a_childs_write_under_way_keeps_the_permit_when_its_parent_left() -> None:
+def test_pending_write_of_child_task_keeps_the_permit() -> None:
     async def check() -> None:
         async with slow_puts(3.0) as store:
             async with store.gate.permit():
@@ -205,7 +205,7 @@ def test_failed_and_cancelled_writes_give_their_permit_back() -> None:
     run_simulated(check())
 
 
-def test_a_permit_of_one_gate_is_none_of_another() -> None:
+def test_permit_of_one_gate_does_not_open_another() -> None:
     async def check() -> None:
         one, two = slow_puts(0), slow_puts(0)
         async with one, two:
@@ -221,7 +221,7 @@ def test_a_permit_of_one_gate_is_none_of_another() -> None:
     run_simulated(check())
 
 
-def test_a_closer_that_is_cancelled_leaves_the_gate_open() -> None:
+def test_cancelled_close_leaves_the_gate_open() -> None:
     async def check() -> None:
         async with slow_puts(3.0) as store:
             write = asyncio.ensure_future(store.put("/a", b"", expected=ABSENT))

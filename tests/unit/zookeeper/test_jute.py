@@ -1,4 +1,4 @@
-"""ZooKeeper's wire format: known bytes, round trips, and no bytes at all that break the decoder but typed."""
+"""ZooKeeper's wire format: known bytes, round trips, and typed errors for any other bytes."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_any_bytes_are_a_value_or_a_typed_error(decode: Callable[[bytes], object
 
 
 @given(st.lists(nodes, min_size=1, max_size=3), st.data())
-def test_a_cut_or_changed_answer_is_a_value_or_a_typed_error(found: list[Node], data: st.DataObject) -> None:
+def test_truncated_or_changed_answer_decodes_or_raises_typed_error(found: list[Node], data: st.DataObject) -> None:
     raw = b"".join(PART.pack(4, False, 0) + jute.blob(one.data) + raw_stat(one.stat) for one in found) + END
     cut = data.draw(st.integers(0, len(raw) - 1))
     with pytest.raises(MalformedAnswer):

@@ -199,4 +199,4 @@ def check_versions(items: Iterable[Item], epoch: Epoch) -> None:
     """Moved versions must be below all versions that this store assigns itself."""
     for key, given in items:
         if given.version >= epoch.numbering.offset:
-            raise BadRequest(f"{key}: version {given.version} is not below the floor given to raise_versions")
+            raise BadRequest(f"{key}: version {given.version} is above the floor given to raise_versions")

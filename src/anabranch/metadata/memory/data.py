@@ -108,7 +108,7 @@ class MemoryData:
             return
         items = list(items)
         if any(given.version > self._last_version for _, given in items):
-            raise BadRequest("a version is not below the floor given to raise_versions")
+            raise BadRequest("a version is above the floor given to raise_versions")
         for key, given in items:
             self._write(key, replace(given, ephemeral=False))
 

@@ -275,7 +275,7 @@ class OxiaStore:
             check_key(key)
             check_value(key, given.value)
             if preserve and given.version >= self._numbering.offset:
-                raise BadRequest(f"{key}: version {given.version} is not below the floor given to raise_versions")
+                raise BadRequest(f"{key}: version {given.version} is above the floor given to raise_versions")
         if preserve or self._numbering.offset == 0:
             await self._bulk.write(items, preserve=preserve)
         else:

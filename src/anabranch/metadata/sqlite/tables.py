@@ -210,7 +210,7 @@ class WriteTables(ReadTables):
         """Many puts over present records; with `preserve`, versions and times are stored as given."""
         last = dict(items)
         if preserve and (highest := max((given.version for given in last.values()), default=0)) > self._base:
-            raise BadRequest(f"version {highest} is not below the floor given to raise_versions")
+            raise BadRequest(f"version {highest} is above the floor given to raise_versions")
         self._report(last, ChangeKind.CREATED, ChangeKind.MODIFIED)
         version = self._base + len(self._changes)
         kept = "excluded" if preserve else "node"

@@ -232,7 +232,7 @@ class ZooKeeperStore:
             check_key(key)
             check_value(key, record.value)
             if preserve and not record.version < numbering.offset:
-                raise BadRequest(f"{key}: version {record.version} is not below the floor given to `raise_versions`")
+                raise BadRequest(f"{key}: version {record.version} is above the floor given to `raise_versions`")
         records = {self._keys.path(key): record for key, record in items}
 
         def data_for(path: str, old: Node | None) -> bytes:

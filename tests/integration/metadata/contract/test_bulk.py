@@ -1,4 +1,4 @@
-"""The contract of every metadata backend, part six: bulk reads and writes, and versions that survive a move."""
+"""Contract of every metadata backend, part six: bulk reads and writes, and versions that survive a move."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ FLOOR = 5000
 
 
 def moved(key: str, value: bytes, version: int) -> Item:
-    """As it was in another store, long ago."""
+    """A record with the version and times of another store."""
     return key, Versioned(value, version, 1_600_000_000_000 + version, 1_700_000_000_000 + version, False)
 
 
 def assorted() -> list[Item]:
-    """Parents and children, odd names and values, versions all over."""
+    """Parents and children, unusual names and values, various versions."""
     return [
         moved("/a", b"one", 0),
         moved("/a/b", b"", 1),
@@ -54,7 +54,7 @@ async def test_bulk_scan_of_nothing(store: MetadataStore) -> None:
     assert await bulk_items(store, "/nothing") == []
 
 
-async def test_bulk_scan_tells_everything_once_parents_first(store: MetadataStore) -> None:
+async def test_bulk_scan_returns_each_key_once_parents_first(store: MetadataStore) -> None:
     keys = ["/a", *(f"/a/{i}" for i in range(50)), *(f"/a/{i}/deep" for i in range(50))]
     for key in reversed(keys):
         await store.put(key, key.encode(), expected=ABSENT)
@@ -103,7 +103,7 @@ async def test_bulk_write_refuses_bad_keys_and_values(store: MetadataStore) -> N
 
 
 async def test_bulk_write_of_large_values(store: MetadataStore) -> None:
-    """More than any server takes in one request; batches are cut by bytes too."""
+    """More than any server accepts in one request: batches are bounded by bytes too."""
     value = bytes(range(256)) * 3900  # close to the limit
     items = [(f"/big/{i}", Versioned(value, i, 1, 2, False)) for i in range(8)]
     await loaded(store, items)
@@ -158,7 +158,7 @@ async def test_moved_records_can_be_deleted_with_their_version(store: MetadataSt
 
 
 async def test_invented_versions_of_moved_records_are_refused(store: MetadataStore) -> None:
-    """Also those that the server's own number of the record would translate to."""
+    """Including those to which the server's own number of the record would map."""
     await loaded(store, assorted())
     key, given = assorted()[0]
     for wrong in (-FLOOR, -1, 1, 2, 3, FLOOR - 1, *range(FLOOR, FLOOR + 30), FLOOR + 1000):
@@ -237,7 +237,7 @@ async def test_moved_records_become_ephemeral_and_persistent(store: MetadataStor
 
 
 async def test_preserving_write_over_what_is_there(store: MetadataStore) -> None:
-    """As a repeated copy does: the same key again, with newer numbers."""
+    """As in a repeated copy: the same key again, with newer versions."""
     await loaded(store, assorted())
     key, given = assorted()[0]
     again = moved(key, b"changed meanwhile", 99)
@@ -251,7 +251,7 @@ async def test_preserving_write_over_what_is_there(store: MetadataStore) -> None
 
 
 async def test_move_of_a_move(world: World) -> None:
-    """Logical numbers are what is copied, so moves compose."""
+    """Logical versions are copied, so moves compose."""
     first = await loaded(await world.open(), assorted())
     await first.put("/a", b"written here", expected=0)
     items = await bulk_items(first, "/")

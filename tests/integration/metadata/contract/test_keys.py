@@ -1,7 +1,7 @@
-"""One contract for every metadata backend, part one: single keys, their values, versions and times.
+"""Contract of every metadata backend, part one: single keys, their values, versions and times.
 
-The other parts: `test_metadata_contract_{races,trees,sessions,watches,bulk,sequences,random}.py`. Every case runs on
-memory, SQLite and the real ZooKeeper, etcd and Oxia (`tests/support/in_memory/metadata_stores.py`).
+The other parts are the other modules of this folder. Every case runs on memory, SQLite and the real ZooKeeper, etcd and
+Oxia (`tests/support/in_memory/metadata_stores.py`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def test_update_needs_the_version_last_seen(store: MetadataStore) -> None:
 
 @pytest.mark.parametrize("invented", [-(1 << 40), -2, -1, 0, 1, 7, 1 << 40])
 async def test_update_of_an_absent_key_is_a_mismatch(store: MetadataStore, invented: int) -> None:
-    """Whatever a number means to the server (−1 is "any" or "absent" to some), here it is only a version."""
+    """Also for numbers with a special meaning in a server, such as −1 for "any" or "absent"."""
     with pytest.raises(VersionMismatch) as caught:
         await store.put("/a", b"1", expected=invented)
     assert caught.value.found is None
@@ -89,7 +89,7 @@ async def test_neighbouring_versions_are_refused(store: MetadataStore) -> None:
     await store.put("/a", b"3", expected=version)
 
 
-async def test_any_writes_over_whatever_is_there(store: MetadataStore) -> None:
+async def test_expected_any_overwrites_any_value(store: MetadataStore) -> None:
     first = await store.put("/a", b"1", expected=ANY)
     second = await store.put("/a", b"2", expected=ANY)
     assert first != second
@@ -129,7 +129,7 @@ async def test_times_are_the_wall_clock(store: MetadataStore) -> None:
     assert before - MINUTE_MS <= found.created_ms <= after + MINUTE_MS
 
 
-async def test_created_again_is_created_anew(store: MetadataStore) -> None:
+async def test_recreated_key_has_a_new_creation_time(store: MetadataStore) -> None:
     await store.put("/a", b"1", expected=ABSENT)
     old = await must_get(store, "/a")
     await store.delete("/a", expected=ANY)
@@ -163,7 +163,7 @@ async def test_delete(store: MetadataStore) -> None:
         await store.delete("/a", expected=version)
 
 
-async def test_delete_of_what_never_was(store: MetadataStore) -> None:
+async def test_delete_of_a_missing_key_fails(store: MetadataStore) -> None:
     with pytest.raises(KeyMissing) as caught:
         await store.delete("/x/y/z", expected=ANY)
     assert caught.value.key == "/x/y/z"
@@ -177,7 +177,7 @@ async def test_delete_cannot_expect_absence(store: MetadataStore) -> None:
     assert await store.get("/a") is not None
 
 
-async def test_delete_whatever_the_version(store: MetadataStore) -> None:
+async def test_delete_of_any_version(store: MetadataStore) -> None:
     for _ in range(3):
         await store.put("/a", b"1", expected=ANY)
     await store.delete("/a", expected=ANY)
@@ -226,7 +226,7 @@ async def test_any_unicode_works(store: MetadataStore, key: str) -> None:
     assert await store.children("/") == []
 
 
-async def test_keys_that_look_alike_are_others(store: MetadataStore) -> None:
+async def test_similar_keys_are_distinct(store: MetadataStore) -> None:
     keys = ["/a", "/A", "/a ", "/a%20", "/a%", "/%61", "/\\a", "/é", "/e\u0301", "/a.", "/.", "/..", "/%2E", "/a\x01"]
     for key in keys:
         await store.put(key, key.encode(), expected=ABSENT)
@@ -295,7 +295,7 @@ async def test_versions_mean_the_same_in_every_store_object(world: World) -> Non
 
 
 async def test_data_outlives_the_store_object(world: World) -> None:
-    keeper = await world.open()  # memory lasts as long as somebody has it
+    keeper = await world.open()  # the memory store lasts as long as one client has it open
     first = await world.open()
     version = await first.put("/kept/a", b"1", expected=ABSENT)
     before = await must_get(first, "/kept/a")
@@ -329,7 +329,7 @@ async def test_closed_store_refuses_everything(store: MetadataStore) -> None:
 
 
 async def test_capabilities_name_the_store(world: World) -> None:
-    told = (await world.open()).capabilities
-    assert told.name
-    assert told.is_durable == (world.kind != "memory")
-    assert told.ttl_ms_min >= 0
+    capabilities = (await world.open()).capabilities
+    assert capabilities.name
+    assert capabilities.is_durable == (world.kind != "memory")
+    assert capabilities.ttl_ms_min >= 0

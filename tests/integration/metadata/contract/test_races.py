@@ -1,4 +1,4 @@
-"""The contract of every metadata backend, part two: many writers at once, from one store object and from several."""
+"""Contract of every metadata backend, part two: concurrent writers, on one store object and on several."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_one_of_many_deleters_wins(world: World) -> None:
         assert all(isinstance(result, KeyMissing) for result in results if result is not None)
 
 
-async def test_delete_and_update_with_one_version_cannot_both_win(world: World) -> None:
+async def test_delete_and_update_of_one_version_cannot_both_succeed(world: World) -> None:
     one, two = await world.open(), await world.open()
     for _ in range(10):
         version = await one.put("/a", b"old", expected=ANY)
@@ -92,8 +92,8 @@ async def test_compare_and_set_loses_no_increment(world: World) -> None:
     assert await value_of(stores[0], "/count") == b"20"
 
 
-async def test_writes_below_one_parent_do_not_disturb_each_other(world: World) -> None:
-    """The parents are made by whoever comes first, and taken away while others still write."""
+async def test_writes_below_one_parent_do_not_conflict(world: World) -> None:
+    """The first writer creates the parents; they are removed while others still write."""
     stores = [await world.open(), await world.open()]
 
     async def come_and_go(store: MetadataStore, name: str) -> None:

@@ -1,6 +1,6 @@
-"""The contract of every metadata backend, part eight: long random runs on two stores against a dictionary.
+"""Contract of every metadata backend, part eight: long random runs on two stores, compared with a dictionary.
 
-ANABRANCH_RANDOM_RUNS=50 tries that many seeds; a failure names the seed and the step.
+ANABRANCH_RANDOM_RUNS=50 runs that many seeds; a failure names the seed and the step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNKNOWN = 1 << 40
 
 
 class Run:
-    """Applies steps to the stores and to a dictionary; every answer must be what the dictionary gives."""
+    """Applies steps to the stores and to a dictionary, and compares every answer."""
 
     def __init__(self, stores: list[MetadataStore], chance: random.Random, floor: Version | None) -> None:
         self._stores = stores
@@ -153,7 +153,7 @@ class Run:
         return "/" + "/".join(self._chance.choice(PARTS) for _ in range(self._chance.choice([1, 1, 2, 2, 3])))
 
     def _leaf(self) -> str:
-        """Nothing is ever below these: they may be ephemeral."""
+        """Keys without children, which may be ephemeral."""
         return f"{self._key()}/leaf{self._chance.choice('12')}"
 
 

@@ -1,4 +1,4 @@
-"""The contract of every metadata backend, part seven: the recipe for growing numbers rests on it alike everywhere."""
+"""Contract of every metadata backend, part seven: sequential keys work alike on all of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_concurrent_writers_share_no_number(world: World) -> None:
         assert await value_of(stores[0], key) == b"%d" % i
 
 
-async def test_prefixes_count_for_themselves(store: MetadataStore) -> None:
+async def test_prefixes_have_separate_sequences(store: MetadataStore) -> None:
     first, _ = await put_sequential(store, "/q/a-", b"")
     for _ in range(3):
         await put_sequential(store, "/q/b-", b"")
@@ -58,7 +58,7 @@ async def test_prefixes_count_for_themselves(store: MetadataStore) -> None:
     assert number_of(second) == number_of(first) + 1
 
 
-async def test_ephemeral_numbers_go_with_the_session_and_do_not_return(world: World) -> None:
+async def test_ephemeral_sequence_numbers_are_not_reused(world: World) -> None:
     one, two = await world.open(), await world.open()
     session = await one.open_session(10_000)
     made = [await put_sequential(one, "/members/id-", b"", session=session) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""The contract of every metadata backend, part four: sessions and the keys that live with them."""
+"""Contract of every metadata backend, part four: sessions and their ephemeral keys."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_session_is_valid_for_its_ttl(store: MetadataStore) -> None:
     assert valid_until >= before + session.ttl_ms / 1000
 
 
-async def test_validity_moves_on_while_it_lives(store: MetadataStore) -> None:
+async def test_validity_advances_while_the_session_is_alive(store: MetadataStore) -> None:
     session = await store.open_session(4000)
     first = session.valid_until
     await store.put("/live/a", b"", expected=ABSENT, session=session)
@@ -106,18 +106,18 @@ async def test_session_outlives_its_ttl_by_keep_alives(store: MetadataStore) -> 
     await store.put("/live/a", b"2", expected=ANY, session=session)
 
 
-async def test_listeners_hear_the_end_once(store: MetadataStore) -> None:
+async def test_listeners_are_notified_of_the_end_once(store: MetadataStore) -> None:
     session = await store.open_session(LONG_MS)
-    heard: list[SessionEvent] = []
+    events: list[SessionEvent] = []
     silent: list[SessionEvent] = []
-    session.listen(heard.append)
+    session.listen(events.append)
     stop = session.listen(silent.append)
     stop()
     await session.close()
     await session.close()
     await asyncio.wait_for(session.wait_lost(), PATIENCE_S)
     await store.sync()
-    assert (heard, silent) == ([SessionEvent.LOST], [])
+    assert (events, silent) == ([SessionEvent.LOST], [])
 
 
 async def test_ephemeral_becomes_persistent_and_back(store: MetadataStore) -> None:
@@ -146,7 +146,7 @@ async def test_turning_ephemeral_keeps_the_creation_time(store: MetadataStore) -
     assert (after.created_ms, after.value) == (before.created_ms, b"2")
 
 
-async def test_last_put_decides_what_a_key_lives_with(store: MetadataStore) -> None:
+async def test_last_put_decides_the_owning_session(store: MetadataStore) -> None:
     one, two = await store.open_session(LONG_MS), await store.open_session(LONG_MS)
     await store.put("/a", b"", expected=ABSENT, session=one)
     await store.put("/a", b"", expected=ANY, session=two)
@@ -213,7 +213,7 @@ async def test_key_recreated_as_persistent_outlives_the_old_session(store: Metad
 
 
 async def test_one_of_many_ephemeral_creators_wins(world: World) -> None:
-    """What an election does."""
+    """As in an election."""
     stores = [await world.open(), await world.open()]
     sessions = [await store.open_session(LONG_MS) for store in stores]
     for _ in range(5):
@@ -240,7 +240,7 @@ async def test_next_creator_wins_once_the_session_is_closed(world: World) -> Non
     assert await value_of(one, "/leader") == b"2"
 
 
-async def test_lost_session_writes_nothing_whatever_is_expected(store: MetadataStore) -> None:
+async def test_put_with_lost_session_writes_nothing(store: MetadataStore) -> None:
     session = await store.open_session(LONG_MS)
     version = await store.put("/a", b"1", expected=ABSENT)
     await session.close()
@@ -259,7 +259,7 @@ async def test_session_of_another_store_is_refused(store: MetadataStore) -> None
             await store.put("/a", b"", expected=ABSENT, session=foreign)
 
 
-async def test_ephemeral_value_may_be_large_and_strange(store: MetadataStore) -> None:
+async def test_ephemeral_value_may_be_large_and_binary(store: MetadataStore) -> None:
     session = await store.open_session(LONG_MS)
     key = "/live/\x01é/.."
     value = b"\0PM1" + bytes(300_000)

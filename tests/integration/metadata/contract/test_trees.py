@@ -1,4 +1,4 @@
-"""The contract of every metadata backend, part three: parents, children, scans, reserved keys."""
+"""Contract of every metadata backend, part three: parents, children, scans, reserved keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.in_memory.metadata_stores import World, bulk_items, changes_u
 
 
 def parents_first(order: list[str]) -> bool:
-    """Does no key come before one that it lies below?"""
+    """Do parents come before their children?"""
     place = {key: number for number, key in enumerate(order)}
     return all(
         place.get(key[:cut], -1) < place[key]
@@ -58,7 +58,7 @@ async def test_deleted_key_with_keys_below_is_absent_in_every_way(store: Metadat
     assert found.created_ms == found.modified_ms
 
 
-async def test_implied_parent_is_no_key(store: MetadataStore) -> None:
+async def test_implied_parent_is_not_a_key(store: MetadataStore) -> None:
     await store.put("/a/b/c", b"1", expected=ABSENT)
     for parent in ("/a", "/a/b"):
         assert await store.get(parent) is None
@@ -167,7 +167,7 @@ async def test_scan_of_one_key_and_of_none(store: MetadataStore) -> None:
     assert await keys_below(store, "/") == ["/t/a"]
 
 
-async def test_scan_tells_what_get_tells(store: MetadataStore) -> None:
+async def test_scan_and_get_return_equal_records(store: MetadataStore) -> None:
     session = await store.open_session(10_000)
     await store.put("/t/a", b"1", expected=ABSENT)
     await store.put("/t/a", b"2", expected=ANY)
@@ -187,7 +187,7 @@ async def test_scan_of_many_keys(store: MetadataStore) -> None:
 
 
 async def test_scan_of_values_larger_than_any_message(store: MetadataStore) -> None:
-    """Twelve megabytes: more than gRPC lets through at once by default."""
+    """Twelve megabytes: more than the default message limit of gRPC."""
     value = bytes(range(256)) * 2400
     keys = [f"/big/{i:02}" for i in range(20)]
     for key in keys:
@@ -251,8 +251,8 @@ async def test_reserved_keys_show_only_when_asked_for(store: MetadataStore) -> N
     assert "a" in await store.children(RESERVED)
 
 
-async def test_places_beside_each_other_do_not_mix(world: World) -> None:
-    """Two prefixes on one server, one of them the beginning of the other."""
+async def test_neighbouring_prefixes_are_separate(world: World) -> None:
+    """Two prefixes on one server, one of them a prefix of the other."""
     one, two = await world.open(), await world.open_beside()
     watch = one.watch("/")
     await two.put("/a", b"2", expected=ABSENT)

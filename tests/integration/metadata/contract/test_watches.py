@@ -1,6 +1,6 @@
-"""The contract of every metadata backend, part five: watches. Hints in order per key, or word that some were missed.
+"""Contract of every metadata backend, part five: watches. Changes in order per key, or INVALIDATED after a gap.
 
-A store may hint at a parent that it made or removed on the way; what it tells of the keys that were written is exact.
+A store may also report a parent that it created or removed; its reports on written keys are exact.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CREATED, MODIFIED, DELETED, INVALIDATED = (
 END = "/w/end"
 
 
-async def told(watch_store: MetadataStore, prefix: str, writer: MetadataStore) -> list[Change]:
-    """Everything told below `prefix` while `writer` makes a known series of changes on `/w/a` and beside it."""
+async def changes_seen(watch_store: MetadataStore, prefix: str, writer: MetadataStore) -> list[Change]:
+    """The changes below `prefix` while `writer` makes a known series of changes on `/w/a` and beside it."""
     watch = watch_store.watch(prefix)
     version = await writer.put("/w/a", b"1", expected=ABSENT)
     await writer.put("/wa", b"", expected=ABSENT)
@@ -46,9 +46,9 @@ async def told(watch_store: MetadataStore, prefix: str, writer: MetadataStore) -
 
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["own", "foreign"])
-async def test_changes_are_told_in_order(world: World, foreign: bool) -> None:
+async def test_changes_reach_watches_in_order(world: World, foreign: bool) -> None:
     store = await world.open()
-    seen = await told(store, "/w/a", await world.open() if foreign else store)
+    seen = await changes_seen(store, "/w/a", await world.open() if foreign else store)
     assert [change.kind for change in seen if change.key == "/w/a"][:3] == [CREATED, MODIFIED, DELETED]
     assert [change.kind for change in seen if change.key == "/w/a/below"] == [CREATED, DELETED]
     assert {change.key for change in seen} == {"/w/a", "/w/a/below", "/w/a/end"}
@@ -57,7 +57,7 @@ async def test_changes_are_told_in_order(world: World, foreign: bool) -> None:
 @pytest.mark.parametrize("foreign", [False, True], ids=["own", "foreign"])
 async def test_watch_sees_its_tree_and_nothing_beside_it(world: World, foreign: bool) -> None:
     store = await world.open()
-    seen = await told(store, "/w", await world.open() if foreign else store)
+    seen = await changes_seen(store, "/w", await world.open() if foreign else store)
     assert {change.key for change in seen} - {"/w"} == {"/w/a", "/w/ab", "/w/a/below", END}
 
 
@@ -70,7 +70,7 @@ async def test_watch_of_everything(world: World) -> None:
     assert [change for change in seen if change.key != "/b"] == [Change(CREATED, "/a"), Change(CREATED, "/b/c")]
 
 
-async def test_watch_of_a_key_that_is_there(store: MetadataStore) -> None:
+async def test_watch_of_an_existing_key(store: MetadataStore) -> None:
     await store.put("/w", b"1", expected=ABSENT)
     await store.put("/w/a", b"1", expected=ABSENT)
     watch = store.watch("/w")
@@ -83,8 +83,8 @@ async def test_watch_of_a_key_that_is_there(store: MetadataStore) -> None:
     assert [change.kind for change in seen if change.key == "/w"] == [MODIFIED, DELETED]
 
 
-async def test_what_a_watch_tells_can_be_read(world: World) -> None:
-    """The change is there when its hint comes: a reader that re-reads never sees the older value."""
+async def test_reported_change_can_be_read(world: World) -> None:
+    """A read after the event never returns the older value."""
     writer, reader = await world.open(), await world.open()
     watch = reader.watch("/w")
     for number in range(30):
@@ -94,7 +94,7 @@ async def test_what_a_watch_tells_can_be_read(world: World) -> None:
         assert found is not None and int(found.value) >= number
 
 
-async def test_every_key_of_many_writers_is_told(world: World) -> None:
+async def test_every_key_of_many_writers_reaches_watches(world: World) -> None:
     store, other = await world.open(), await world.open()
     watch = store.watch("/w")
     keys = {f"/w/{i}" for i in range(200)}
@@ -103,7 +103,7 @@ async def test_every_key_of_many_writers_is_told(world: World) -> None:
     assert all(change.kind is CREATED for change in seen if change.key in keys)
 
 
-async def test_several_watchers_are_told_alike(world: World) -> None:
+async def test_several_watches_get_the_same_changes(world: World) -> None:
     store = await world.open()
     watches = [store.watch("/w"), store.watch("/w"), store.watch("/w/a"), store.watch("/")]
     await store.put("/w/a", b"", expected=ABSENT)
@@ -135,7 +135,7 @@ async def test_watch_is_an_iterator(store: MetadataStore) -> None:
 
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["own", "foreign"])
-async def test_watch_tells_of_vanished_session_keys(world: World, foreign: bool) -> None:
+async def test_watch_reports_deleted_session_keys(world: World, foreign: bool) -> None:
     owner = await world.open()
     watcher = await world.open() if foreign else owner
     watch = watcher.watch("/live")
@@ -146,7 +146,7 @@ async def test_watch_tells_of_vanished_session_keys(world: World, foreign: bool)
     assert await kinds_of(watch, "/live/a", 3) == [CREATED, MODIFIED, DELETED]
 
 
-async def test_key_created_again_is_told_as_created(store: MetadataStore) -> None:
+async def test_recreated_key_is_reported_as_created(store: MetadataStore) -> None:
     watch = store.watch("/w")
     for _ in range(3):
         await store.put("/w/a", b"", expected=ABSENT)
@@ -154,8 +154,8 @@ async def test_key_created_again_is_told_as_created(store: MetadataStore) -> Non
     assert await kinds_of(watch, "/w/a", 6) == [CREATED, DELETED] * 3
 
 
-async def test_key_that_was_a_parent_only_is_told_of(store: MetadataStore) -> None:
-    """Created over an implied parent, deleted with keys below: the hint comes, whatever the server makes of it."""
+async def test_key_over_an_implied_parent_is_reported(store: MetadataStore) -> None:
+    """Created over an implied parent, or deleted with keys below: the change is reported in both cases."""
     await store.put("/w/a/below", b"", expected=ABSENT)
     watch = store.watch("/w/a")
     await store.put("/w/a", b"", expected=ABSENT)
@@ -164,7 +164,7 @@ async def test_key_that_was_a_parent_only_is_told_of(store: MetadataStore) -> No
     assert (await kinds_of(watch, "/w/a", 1))[-1] is DELETED
 
 
-async def test_refused_writes_are_not_told(store: MetadataStore) -> None:
+async def test_refused_writes_are_not_reported(store: MetadataStore) -> None:
     await store.put("/w/a", b"", expected=ABSENT)
     watch = store.watch("/w")
     for expected in (ABSENT, 1 << 40):
@@ -175,7 +175,7 @@ async def test_refused_writes_are_not_told(store: MetadataStore) -> None:
     assert [change.key for change in seen] == [END]
 
 
-async def test_strange_keys_are_told_as_they_are(store: MetadataStore) -> None:
+async def test_unusual_keys_are_reported_unchanged(store: MetadataStore) -> None:
     watch = store.watch("/w")
     keys = ["/w/é\x01%2F", "/w/..", "/w/日本/./🐍"]
     for key in keys:
@@ -183,7 +183,7 @@ async def test_strange_keys_are_told_as_they_are(store: MetadataStore) -> None:
     await changes_until(watch, lambda seen: set(keys) <= {change.key for change in seen})
 
 
-async def test_reserved_keys_are_told_only_to_who_asks(store: MetadataStore) -> None:
+async def test_reserved_keys_reach_only_their_own_watches(store: MetadataStore) -> None:
     everything, reserved = store.watch("/"), store.watch(RESERVED)
     await store.put(f"{RESERVED}/a", b"", expected=ABSENT)
     await store.put("/end", b"", expected=ABSENT)
@@ -192,7 +192,7 @@ async def test_reserved_keys_are_told_only_to_who_asks(store: MetadataStore) -> 
     assert seen[0].key == "/end"
 
 
-async def test_bulk_writes_and_deletes_are_told(world: World) -> None:
+async def test_bulk_writes_and_deletes_reach_watches(world: World) -> None:
     writer, reader = await world.open(), await world.open()
     watch = reader.watch("/w")
     keys = [f"/w/{i}" for i in range(300)]
@@ -202,7 +202,7 @@ async def test_bulk_writes_and_deletes_are_told(world: World) -> None:
     await changes_until(watch, lambda seen: set(keys) <= {change.key for change in seen if change.kind is DELETED})
 
 
-async def test_slow_watcher_is_told_to_forget_everything(world: World) -> None:
+async def test_slow_watch_is_invalidated(world: World) -> None:
     writer, reader = await world.open(), await world.open()
     slow, quick = reader.watch("/w"), reader.watch("/")
     keys = [f"/w/{i}" for i in range(CHANGES_MAX + 100)]

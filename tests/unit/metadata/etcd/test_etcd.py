@@ -104,7 +104,7 @@ class TestEncodingByHand:
         made += bulk.encode_put(key, value) + bulk.encode_delete(key)
         assert pb.TxnRequest.FromString(made) == expected
 
-    def test_a_verdict_is_the_start_of_the_answer(self) -> None:
+    def test_verdict_decodes_the_start_of_the_answer(self) -> None:
         answer = pb.TxnResponse(header=pb.ResponseHeader(revision=7), succeeded=True, responses=[pb.ResponseOp()] * 3)
         verdict = pb.TxnVerdict.FromString(answer.SerializeToString())
         assert (verdict.succeeded, verdict.header.revision) == (True, 7)
@@ -171,20 +171,20 @@ class TestLeaseClock:
         assert lease.on_answer(sent_at=11, ttl_s=3) == []  # a late answer takes nothing back
         assert lease.valid_until == 15
 
-    def test_silence_then_a_word(self) -> None:
+    def test_silence_then_an_answer_reconnects(self) -> None:
         lease = LeaseClock(ttl_s=3, valid_until=13)
         assert lease.on_silence(11) == [DISCONNECTED]
         assert lease.on_silence(15.9) == []
         assert lease.on_answer(15.9, 3) == [RECONNECTED]
         assert (lease.valid_until, lease.is_lost) == (18.9, False)
 
-    def test_given_up_one_lifetime_after_its_validity(self) -> None:
+    def test_session_is_lost_one_ttl_after_its_validity(self) -> None:
         lease = LeaseClock(ttl_s=3, valid_until=13)
         assert lease.on_silence(16) == [DISCONNECTED, LOST]
         assert lease.on_silence(17) == []
         assert lease.valid_until == 13
 
-    def test_the_server_says_it_is_gone(self) -> None:
+    def test_server_reports_an_ended_lease(self) -> None:
         lease = LeaseClock(ttl_s=3, valid_until=13)
         assert lease.on_answer(sent_at=11, ttl_s=0) == [LOST]
         assert (lease.valid_until, lease.on_end(12)) == (11, [])
@@ -234,7 +234,7 @@ class TestFailures:
             (Code.INTERNAL, "RST_STREAM", Fate.UNKNOWN),
         ],
     )
-    def test_what_may_be_repeated(self, code: grpc.StatusCode, details: str, expected: Fate) -> None:
+    def test_which_failures_are_retryable(self, code: grpc.StatusCode, details: str, expected: Fate) -> None:
         assert fate_of(CallFailed(code, details)) is expected
 
 

@@ -53,7 +53,7 @@ def test_stores_share_keys_versions_and_watches() -> None:
     run_simulated(check())
 
 
-def test_a_session_lives_while_its_store_does_and_ends_its_ttl_after_a_crash() -> None:
+def test_session_ends_one_ttl_after_a_crash() -> None:
     async def check() -> None:
         one, two = two_stores()
         async with one, two:
@@ -72,13 +72,13 @@ def test_a_session_lives_while_its_store_does_and_ends_its_ttl_after_a_crash() -
     run_simulated(check())
 
 
-def test_cut_off_past_the_ttl_the_session_is_over_and_its_owner_learns_it_on_healing() -> None:
+def test_owner_learns_of_expiry_after_reconnecting() -> None:
     async def check() -> None:
         one, two = two_stores()
         async with one, two:
             session = await one.open_session(3_000)
-            told: list[SessionEvent] = []
-            session.listen(told.append)
+            events: list[SessionEvent] = []
+            session.listen(events.append)
             await one.put("/live", b"", expected=ABSENT, session=session)
             one.cut()
             with pytest.raises(StoreUnavailable):
@@ -91,7 +91,7 @@ def test_cut_off_past_the_ttl_the_session_is_over_and_its_owner_learns_it_on_hea
             before = session.is_lost
             one.heal()
             assert (before, session.is_lost) == (False, True)
-            assert told == [SessionEvent.DISCONNECTED, SessionEvent.LOST]
+            assert events == [SessionEvent.DISCONNECTED, SessionEvent.LOST]
             with pytest.raises(SessionLost):
                 await one.put("/live", b"", expected=ABSENT, session=session)
             assert await two.get("/live") is None
@@ -99,30 +99,30 @@ def test_cut_off_past_the_ttl_the_session_is_over_and_its_owner_learns_it_on_hea
     run_simulated(check())
 
 
-def test_a_short_cut_keeps_the_session_and_invalidates_watches() -> None:
+def test_short_interruption_keeps_session_and_invalidates_watches() -> None:
     async def check() -> None:
         one, two = two_stores()
         async with one, two:
             session = await one.open_session(3_000)
-            told: list[SessionEvent] = []
-            stop = session.listen(told.append)
+            events: list[SessionEvent] = []
+            stop = session.listen(events.append)
             watch = one.watch("/t")
             one.cut()
             await two.put("/t/a", b"", expected=ABSENT)
             await asyncio.sleep(1.5)
             one.heal()
             assert await anext(watch) == Change(ChangeKind.INVALIDATED, "/t")
-            assert told == [SessionEvent.DISCONNECTED, SessionEvent.RECONNECTED]
+            assert events == [SessionEvent.DISCONNECTED, SessionEvent.RECONNECTED]
             stop()
             await asyncio.sleep(10)
             before = session.is_lost
             one.expire(session)
-            assert (before, session.is_lost, len(told)) == (False, True, 2)
+            assert (before, session.is_lost, len(events)) == (False, True, 2)
 
     run_simulated(check())
 
 
-def test_what_is_lost_decides_what_the_caller_knows() -> None:
+def test_error_depends_on_what_was_lost() -> None:
     async def check() -> None:
         script = Script().then(
             Kind.PUT, Fate(loss=Loss.REFUSED), Fate(loss=Loss.REQUEST), Fate(loss=Loss.ANSWER), Fate(loss=Loss.ANSWER)
@@ -167,7 +167,7 @@ def test_delays_of_requests_answers_and_events() -> None:
     run_simulated(check())
 
 
-def test_lost_signs_of_life_end_the_session_and_late_ones_do_not_extend_trust() -> None:
+def test_lost_keep_alives_end_the_session() -> None:
     async def check() -> None:
         script = Script().then(Kind.KEEP_ALIVE, *[Fate(request_s=0.9, answer_s=0.9)], *[Fate(loss=Loss.REQUEST)] * 9)
         one, two = two_stores(script)
@@ -187,7 +187,7 @@ def test_lost_signs_of_life_end_the_session_and_late_ones_do_not_extend_trust() 
     run_simulated(check())
 
 
-def test_an_overdue_session_is_over_even_if_no_timer_has_rung() -> None:
+def test_overdue_session_is_lost_before_its_timer_fires() -> None:
     async def check() -> None:
         one, two = two_stores()
         async with one, two:
@@ -235,7 +235,7 @@ async def busy(seed: int) -> list[Entry]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_same_seed_takes_the_same_course(seed: int) -> None:
+def test_same_seed_gives_the_same_run(seed: int) -> None:
     first, second = run_simulated(busy(seed)), run_simulated(busy(seed))
     assert first == second
     assert {"metadata-unavailable", "metadata-outcome-unknown"} <= {entry[2] for entry in first}

@@ -1,4 +1,4 @@
-"""The pure parts of the Oxia store: order of keys, shards, batches, sessions' parts, notifications, records."""
+"""The pure parts of the Oxia store: key order, shards, batches, shard sessions, notifications, records."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cut(items: list[str], size: int) -> list[list[str]]:
 
 
 def naive_compare(a: str, b: str) -> int:
-    """The rule as the server's source tells it: part by part, and who ends at a level comes first."""
+    """The rule of the server's source: part by part, and a key that ends at a level comes first."""
     left, right = a.encode().split(b"/"), b.encode().split(b"/")
     for level, (x, y) in enumerate(zip(left, right, strict=False)):
         ends = (level == len(left) - 1, level == len(right) - 1)
@@ -129,19 +129,19 @@ class TestShards:
             [(0, RING - 1), (0, RING - 1)],
         ],
     )
-    def test_a_ring_with_holes_or_overlaps_is_refused(self, ranges: list[tuple[int, int]]) -> None:
+    def test_shard_map_with_gaps_or_overlaps_is_refused(self, ranges: list[tuple[int, int]]) -> None:
         with pytest.raises(AnswerUnreadable):
             ShardMap(tuple(Shard(i, "h:1", low, high) for i, (low, high) in enumerate(ranges)))
 
     def test_assignments_of_another_router_or_namespace_are_refused(self) -> None:
         answer = wire.Assignments()
-        told = answer.namespaces["n"]
-        told.router = wire.ROUTER_XXHASH3
-        told.assignments.add(shard=4, leader="h:1").hash_range.high = RING - 1
+        namespace = answer.namespaces["n"]
+        namespace.router = wire.ROUTER_XXHASH3
+        namespace.assignments.add(shard=4, leader="h:1").hash_range.high = RING - 1
         assert read_assignments(answer, "n").find(4) == Shard(4, "h:1", 0, RING - 1)
         with pytest.raises(AnswerUnreadable):
             read_assignments(answer, "m")
-        told.router = 7  # type: ignore[assignment]  # a router of the future
+        namespace.router = 7  # type: ignore[assignment]  # a router of the future
         with pytest.raises(AnswerUnreadable):
             read_assignments(answer, "n")
 
@@ -152,12 +152,12 @@ async def group(*written: str, size: int = 1, deleted: tuple[str, ...] = ()) -> 
 
 
 class TestBatches:
-    async def test_what_waits_goes_together(self) -> None:
+    async def test_queued_writes_form_one_batch(self) -> None:
         queue = deque([await group("/a"), await group("/b", deleted=("/c",))])
         assert len(take_batch(queue)) == 2
         assert not queue
 
-    async def test_a_key_is_in_a_batch_once_and_nothing_is_overtaken(self) -> None:
+    async def test_batch_has_each_key_once_and_keeps_order(self) -> None:
         groups = [await group("/a"), await group(deleted=("/a",)), await group("/b")]
         queue = deque(groups)
         assert take_batch(queue) == groups[:1]
@@ -171,12 +171,12 @@ class TestBatches:
         queue = deque([await group("/big", size=8 * BATCH_BYTES_MAX)])
         assert len(take_batch(queue)) == 1
 
-    async def test_who_gave_up_is_not_sent(self) -> None:
+    async def test_cancelled_write_is_not_sent(self) -> None:
         groups = [await group("/a"), await group("/b")]
         groups[0].future.cancel()
         assert take_batch(deque(groups)) == groups[1:]
 
-    async def test_answers_are_shared_out_in_order(self) -> None:
+    async def test_answers_are_split_by_group_in_order(self) -> None:
         batch = [await group("/a", "/b"), await group(deleted=("/c",)), await group("/d", deleted=("/e",))]
         response = wire.WriteResponse()
         for version in (1, 2, 3):
@@ -191,7 +191,7 @@ class TestBatches:
         with pytest.raises(AnswerUnreadable):
             split_answer([await group("/a", "/b")], wire.WriteResponse(puts=[wire.PutAnswer()]))
 
-    def test_bulk_loads_are_per_shard_small_and_without_repeated_keys(self) -> None:
+    def test_bulk_groups_are_per_shard_and_without_repeated_keys(self) -> None:
         writes = [wire.Put(key=f"/k/{i % 2500}", value=b"v" * 100) for i in range(5000)]
         made = list(group_by_shard(THIRDS, writes))
         assert sum(len(group.puts) for group in made) == 5000
@@ -203,7 +203,7 @@ class TestBatches:
 
 
 class TestShardLives:
-    def test_the_part_heard_of_longest_ago_decides(self) -> None:
+    def test_oldest_answer_decides_validity(self) -> None:
         lives = ShardSessions(10.0)
         assert lives.valid_until(100.0) == 110.0
         lives.on_answer(0, 101.0)
@@ -214,7 +214,7 @@ class TestShardLives:
         lives.on_answer(0, 102.0)  # an answer that was overtaken takes nothing back
         assert lives.valid_until(200.0) == 114.0
 
-    def test_events_tell_the_whole_not_the_parts(self) -> None:
+    def test_session_events_report_the_whole_session(self) -> None:
         lives = ShardSessions(10.0)
         assert lives.on_answer(0, 1.0) is lives.on_answer(1, 1.0) is None
         assert lives.on_failure(0) is SessionEvent.DISCONNECTED
@@ -228,7 +228,7 @@ class TestShardLives:
         assert [granted_ms(asked) for asked in (1, 2_000, 7_000, 10**9)] == [2_000, 2_000, 7_000, 300_000]
 
 
-def told(offset: int, *entries: tuple[str, int, int | None]) -> wire.NotificationBatch:
+def notification_batch(offset: int, *entries: tuple[str, int, int | None]) -> wire.NotificationBatch:
     batch = wire.NotificationBatch(offset=offset)
     for key, kind, version in entries:
         entry = batch.entries.add(key=key)
@@ -239,8 +239,10 @@ def told(offset: int, *entries: tuple[str, int, int | None]) -> wire.Notificatio
 
 
 class TestNotifications:
-    def test_a_batch_that_follows_on(self) -> None:
-        batch = told(5, ("/a", wire.KEY_CREATED, 1), ("/b", wire.KEY_MODIFIED, 2), ("/c", wire.KEY_DELETED, None))
+    def test_consecutive_batch_is_not_a_gap(self) -> None:
+        batch = notification_batch(
+            5, ("/a", wire.KEY_CREATED, 1), ("/b", wire.KEY_MODIFIED, 2), ("/c", wire.KEY_DELETED, None)
+        )
         found = read_batch(batch, 4)
         kinds = [ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED]
         assert found.changes == [Change(kind, key) for kind, key in zip(kinds, ["/a", "/b", "/c"], strict=True)]
@@ -248,32 +250,32 @@ class TestNotifications:
 
     @pytest.mark.parametrize("offset", [4, 6, 100, -1])
     def test_an_offset_that_does_not_follow_on_is_a_gap(self, offset: int) -> None:
-        assert read_batch(told(offset), 4).is_gap
+        assert read_batch(notification_batch(offset), 4).is_gap
 
     @pytest.mark.parametrize("kind", [wire.KEY_RANGE_DELETED, 9])
-    def test_what_cannot_be_told_by_key_is_a_gap(self, kind: int) -> None:
-        assert read_batch(told(5, ("/a", kind, None)), 4).is_gap
+    def test_range_deletion_is_a_gap(self, kind: int) -> None:
+        assert read_batch(notification_batch(5, ("/a", kind, None)), 4).is_gap
 
     async def test_versions_pass_in_order(self) -> None:
-        passing = OwnChanges()
-        assert passing.expect_version(3) is None  # nobody follows: nobody waits
-        passing.is_live = True
-        low, high = passing.expect_version(3), passing.expect_version(5)
+        own_changes = OwnChanges()
+        assert own_changes.expect_version(3) is None  # no stream, so no wait
+        own_changes.is_live = True
+        low, high = own_changes.expect_version(3), own_changes.expect_version(5)
         assert low is not None and high is not None
-        passing.on_published(told(1, ("/x", wire.KEY_CREATED, 4)))
+        own_changes.on_published(notification_batch(1, ("/x", wire.KEY_CREATED, 4)))
         assert (low.done(), high.done()) == (True, False)
-        assert passing.expect_version(4) is None
-        passing.stop()
+        assert own_changes.expect_version(4) is None
+        own_changes.stop()
         assert high.done()
 
     async def test_deletes_pass_by_key(self) -> None:
-        passing = OwnChanges()
-        passing.is_live = True
-        first, second, other = (passing.expect_delete(key) for key in ("/a", "/a", "/b"))
-        passing.on_published(told(1, ("/a", wire.KEY_DELETED, None)))
+        own_changes = OwnChanges()
+        own_changes.is_live = True
+        first, second, other = (own_changes.expect_delete(key) for key in ("/a", "/a", "/b"))
+        own_changes.on_published(notification_batch(1, ("/a", wire.KEY_DELETED, None)))
         assert (first.done(), second.done(), other.done()) == (True, False, False)
-        passing.forget_delete("/a", second)
-        passing.on_published(told(2, ("/a", wire.KEY_DELETED, None), ("/b", wire.KEY_DELETED, None)))
+        own_changes.forget_delete("/a", second)
+        own_changes.on_published(notification_batch(2, ("/a", wire.KEY_DELETED, None), ("/b", wire.KEY_DELETED, None)))
         assert (second.done(), other.done()) == (False, True)
 
 
@@ -311,7 +313,7 @@ class TestRecords:
             (107, 100, None),
         ],
     )
-    def test_what_can_be_said_without_reading(self, expected: Expected, offset: int, plan: Plan | None) -> None:
+    def test_plans_without_reading_the_record(self, expected: Expected, offset: int, plan: Plan | None) -> None:
         assert plan_blind(expected, Numbering(offset)) == plan
 
     def test_writes_over_records_that_were_moved_in(self) -> None:
@@ -343,7 +345,7 @@ class TestAddress:
         assert Address.parse(rest) == address
 
     @pytest.mark.parametrize("rest", ["", "h:1", "//", "//h:", "//h:x/ns", "//h:1,/ns", "//h:70000", "///ns"])
-    def test_urls_that_name_nothing(self, rest: str) -> None:
+    def test_invalid_urls_are_refused(self, rest: str) -> None:
         with pytest.raises(UnknownStore):
             open_store(f"oxia:{rest}", SystemClock())
 
@@ -353,7 +355,7 @@ class TestAddress:
 
 
 class TestRefusals:
-    def test_the_servers_words(self) -> None:
+    def test_server_refusals_are_recognised(self) -> None:
         failed = CallFailed(grpc.StatusCode.UNKNOWN, "oxia: session not found")
         assert refusal(failed) is Refusal.SESSION_UNKNOWN
         assert not is_retryable(failed)
@@ -370,7 +372,7 @@ class TestRefusals:
             (grpc.StatusCode.CANCELLED, "", False),
         ],
     )
-    def test_which_writes_are_surely_undone(self, code: grpc.StatusCode, details: str, undone: bool) -> None:
+    def test_which_failed_writes_were_not_executed(self, code: grpc.StatusCode, details: str, undone: bool) -> None:
         assert was_not_executed(CallFailed(code, details)) is undone
 
 

@@ -1,4 +1,4 @@
-"""The machine under locks, elections and registrations: events in, effects compared."""
+"""The state machine of a key claim: events in, effects compared."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_takes_a_free_key() -> None:
     assert feed(machine, Wrote(5)) == [KeyHeld("me-1.1.1"), KeyWritten("me-1.1.1", b"v")]
 
 
-def test_scatters_when_others_may_want_the_same() -> None:
+def test_contended_claim_waits_a_random_pause() -> None:
     machine = ClaimMachine("me-1", is_contended=True)
     pause = Pause(1, PauseKind.SCATTER, 0)
     assert feed(machine, Acquire(b"v"), SessionBegan(1), KeyRead(None)) == [pause]
@@ -93,7 +93,7 @@ def test_a_lost_answer_is_decided_by_reading() -> None:
     assert feed(machine, found) == [KeyHeld("me-1.1.1"), KeyWritten("me-1.1.1", b"v")]
 
 
-def test_a_lost_request_is_sent_again_under_the_same_condition() -> None:
+def test_lost_request_is_repeated_with_the_same_condition() -> None:
     machine = alone()
     feed(machine, Acquire(b"v"), SessionBegan(1), KeyRead(None), Uncertain())
     assert feed(machine, KeyRead(None)) == [Put("me-1.1.1", b"v", ABSENT)]
@@ -111,7 +111,7 @@ def test_failed_reads_are_repeated_after_longer_and_longer_pauses() -> None:
     assert feed(machine, Changed(), Failed()) == [Pause(3, PauseKind.RETRY, 1)]
 
 
-def test_a_lost_session_ends_the_holding_at_once_and_the_next_begins_another() -> None:
+def test_lost_session_ends_the_holding_and_the_next_starts_another() -> None:
     machine = holding(alone())
     assert feed(machine, SessionOver("overdue")) == [KeyLost("me-1.1.1", "overdue")]
     assert feed(machine, SessionBegan(2)) == [ReadKey(sync=False)]
@@ -120,14 +120,14 @@ def test_a_lost_session_ends_the_holding_at_once_and_the_next_begins_another() -
     assert feed(machine, Wrote(6)) == [KeyHeld("me-1.2.2"), KeyWritten("me-1.2.2", b"v")]
 
 
-def test_somebody_else_took_it_while_the_session_was_away() -> None:
+def test_key_taken_while_the_session_was_lost() -> None:
     machine = holding(alone())
     feed(machine, SessionOver("lost"), SessionBegan(2))
     assert feed(machine, KeyRead(OTHER)) == []
     assert machine.held is None
 
 
-def test_an_answer_of_the_old_session_counts_for_nothing() -> None:
+def test_answer_of_the_old_session_is_ignored() -> None:
     machine = alone()
     feed(machine, Acquire(b"v"), SessionBegan(1), KeyRead(None))
     assert feed(machine, SessionOver("lost")) == []
@@ -136,7 +136,7 @@ def test_an_answer_of_the_old_session_counts_for_nothing() -> None:
     assert feed(machine, SessionBegan(2)) == [ReadKey(sync=False)]
 
 
-def test_deleted_by_hand_is_lost_and_taken_again_under_another_claim() -> None:
+def test_deleted_key_is_lost_and_claimed_again() -> None:
     machine = holding(alone())
     assert feed(machine, Changed()) == [ReadKey(sync=True)], "who holds it wants to be sure"
     assert feed(machine, KeyRead(None)) == [KeyLost("me-1.1.1", "deleted"), Put("me-1.1.2", b"v", ABSENT)]
@@ -147,14 +147,14 @@ def test_taken_by_another() -> None:
     assert feed(machine, Changed(), KeyRead(OTHER)) == [KeyLost("me-1.1.1", "taken")]
 
 
-def test_a_hint_during_a_request_is_followed_by_a_look() -> None:
+def test_change_during_a_request_is_followed_by_a_read() -> None:
     machine = alone()
     feed(machine, Acquire(b"v"), SessionBegan(1), KeyRead(None), Changed())
     held = [KeyHeld("me-1.1.1"), KeyWritten("me-1.1.1", b"v"), ReadKey(sync=True)]
     assert feed(machine, Wrote(5)) == held
 
 
-def test_another_value_is_written_over_the_version_we_know() -> None:
+def test_changed_value_is_written_over_the_known_version() -> None:
     machine = holding(alone())
     assert feed(machine, Acquire(b"w")) == [Put("me-1.1.1", b"w", 5)]
     assert feed(machine, Acquire(b"x")) == []
@@ -162,21 +162,21 @@ def test_another_value_is_written_over_the_version_we_know() -> None:
     assert feed(machine, Wrote(7)) == [KeyWritten("me-1.1.1", b"x")]
 
 
-def test_an_amendment_ends_with_the_holding() -> None:
+def test_changed_value_ends_with_the_holding() -> None:
     machine = holding(alone())
-    assert feed(machine, ChangeValue("me-1.0.9", b"nobody's")) == []
+    assert feed(machine, ChangeValue("me-1.0.9", b"stray")) == []
     assert feed(machine, ChangeValue("me-1.1.1", b"")) == [Put("me-1.1.1", b"", 5)]
     assert feed(machine, Wrote(6)) == [KeyWritten("me-1.1.1", b"")]
     feed(machine, SessionOver("lost"), SessionBegan(2))
     assert feed(machine, KeyRead(None)) == [Put("me-1.2.2", b"v", ABSENT)]
 
 
-def test_release_deletes_what_is_ours() -> None:
+def test_release_deletes_the_own_key() -> None:
     machine = holding(alone())
     assert feed(machine, Release()) == [KeyLost("me-1.1.1", "released"), Delete(5)]
     assert feed(machine, Deleted()) == [KeyReleased()]
     assert machine.is_free
-    assert feed(machine, Changed()) == [], "nobody cares any more"
+    assert feed(machine, Changed()) == [], "no longer of interest"
     assert feed(machine, Acquire(b"v")) == [ReadKey(sync=False)]
 
 
@@ -190,7 +190,7 @@ def test_release_during_a_write_deletes_what_it_made() -> None:
     assert feed(machine, KeyRead(None)) == [KeyReleased()]
 
 
-def test_a_write_that_comes_after_we_gave_up_is_removed() -> None:
+def test_late_write_after_release_is_removed() -> None:
     machine = alone()
     feed(machine, Acquire(b"v"), SessionBegan(1), KeyRead(None), Uncertain())
     assert feed(machine, Release()) == []
@@ -200,7 +200,7 @@ def test_a_write_that_comes_after_we_gave_up_is_removed() -> None:
     assert feed(machine, Deleted()) == [KeyReleased()]
 
 
-def test_without_a_session_there_is_nothing_to_give_up() -> None:
+def test_release_without_a_session_is_immediate() -> None:
     machine = alone()
     feed(machine, Acquire(b"v"))
     assert feed(machine, Release()) == [KeyReleased()]

@@ -1,4 +1,4 @@
-"""Terms: events in, effects compared."""
+"""The state machine of leader terms: events in, effects compared."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_encodings() -> None:
     assert decode_leader(b"by hand") == (0, b"")
 
 
-def test_the_first_term_is_one_and_counts_once_it_stands_in_the_leaders_key() -> None:
+def test_first_term_is_valid_once_written_to_the_leader_key() -> None:
     machine = TermMachine(b"me")
     assert feed(machine, KeyHeld("c")) == [ReadTerm("c", sync=False)]
     assert feed(machine, KeyWritten("c", encode_leader(0, b"me"))) == []
@@ -63,13 +63,13 @@ def test_a_lost_answer_is_decided_by_the_record() -> None:
     assert feed(machine, TermRead("c", TermRecord(1, "c", 2))) == [WriteLeader("c", b"1\nme")]
 
 
-def test_a_store_that_is_away_is_asked_again_later() -> None:
+def test_unavailable_store_is_retried() -> None:
     machine = TermMachine(b"me")
     assert feed(machine, KeyHeld("c"), TermFailed("c")) == [PauseTerm("c", 1)]
     assert feed(machine, TermPauseEnded("c"), TermFailed("c")) == [PauseTerm("c", 2)]
 
 
-def test_whoever_lost_the_claim_before_its_term_was_written_does_not_lead() -> None:
+def test_claim_lost_before_the_term_is_written_does_not_lead() -> None:
     machine = TermMachine(b"me")
     feed(machine, KeyHeld("c"), TermRead("c", None))
     assert feed(machine, KeyLost("c", "lost")) == []

@@ -103,7 +103,7 @@ def test_a_new_term_after_a_lost_session() -> None:
     run(check())
 
 
-def test_a_leader_whose_key_was_deleted_by_hand_stops_and_gets_another_term() -> None:
+def test_deleted_leader_key_ends_the_term_and_starts_another() -> None:
     async def check() -> None:
         async with scene() as world:
             keeper = await world.keeper("one")
@@ -151,7 +151,7 @@ def test_terms_go_on_in_another_store() -> None:
 # members --------------------------------------------------------------------------------------------------------------
 
 
-def test_members_come_change_and_go() -> None:
+def test_members_join_change_and_leave() -> None:
     async def check() -> None:
         async with scene() as world:
             one, two = await world.keeper("one"), await world.keeper("two")
@@ -190,7 +190,7 @@ def test_a_member_is_registered_again_after_a_lost_session() -> None:
     run(check())
 
 
-def test_nobody_sees_a_member_leave_whose_session_was_only_thought_to_be_lost() -> None:
+def test_member_with_surviving_session_is_never_seen_leaving() -> None:
     """Its signs of life arrive, the answers do not: the store keeps the session, the process gives it up."""
 
     async def check() -> None:
@@ -228,7 +228,7 @@ def test_an_id_in_use_is_waited_for() -> None:
     run(check())
 
 
-def test_a_members_id_is_one_part() -> None:
+def test_member_id_must_be_one_path_part() -> None:
     async def check() -> None:
         async with scene() as world:
             with pytest.raises(BadKey):

@@ -73,7 +73,7 @@ async def test_numbers_move_with_their_records(store: MetadataStore) -> None:
         assert (await put_sequential(other, "/q/", b""))[0] == "/q/0000000002"
 
 
-def test_prefixes_have_records_of_their_own() -> None:
+def test_prefixes_have_separate_sequence_records() -> None:
     prefixes = ["/a", "/a/", "/a/b", "/a%2Fb", "/a%252Fb", "/ä/日"]
     assert len({sequence_key(prefix) for prefix in prefixes}) == len(prefixes)
     assert all(sequence_key(prefix).count("/") == 3 for prefix in prefixes)

@@ -1,4 +1,4 @@
-"""The session keeper's machine, and what its leases promise."""
+"""The state machine of the session keeper, and its leases."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def feed(machine: KeeperMachine, *events: Event) -> list[Effect]:
     return effects
 
 
-def test_opens_and_looks_again_when_it_should_be_over() -> None:
+def test_opened_session_is_checked_at_its_end() -> None:
     machine = KeeperMachine()
     assert feed(machine, Started()) == [Open(1)]
     assert feed(machine, Opened(3.0)) == [NotifyUp(1), CheckValidity(1, 3.0)]
@@ -62,7 +62,7 @@ def test_a_lost_session_is_followed_by_another() -> None:
     assert feed(machine, ValidityChecked(1, 0.0)) == []
 
 
-def test_overdue_is_lost_whoever_says_what() -> None:
+def test_overdue_session_is_lost_whatever_events_follow() -> None:
     machine = KeeperMachine()
     feed(machine, Started(), Opened(3.0))
     assert feed(machine, SessionEventReceived(1, SessionEvent.DISCONNECTED)) == [NotifyConnection(1, False)]
@@ -73,7 +73,7 @@ def test_overdue_is_lost_whoever_says_what() -> None:
     assert feed(machine, GraceEnded(1)) == []
 
 
-def test_at_most_one_overdue_session_lingers() -> None:
+def test_at_most_one_overdue_session_has_a_grace_period() -> None:
     machine = KeeperMachine()
     feed(machine, Started(), Opened(3.0), ValidityChecked(1, 0.0), Opened(3.0))
     assert feed(machine, ValidityChecked(2, 0.0)) == [NotifyDown(2, "overdue"), Discard(1), Open(3)]
@@ -82,7 +82,7 @@ def test_at_most_one_overdue_session_lingers() -> None:
     assert feed(machine, Stopped()) == [Discard(3), NotifyDown(4, "closed"), Discard(4)]
 
 
-def test_tries_again_after_pauses() -> None:
+def test_failed_requests_are_retried_after_pauses() -> None:
     machine = KeeperMachine()
     assert feed(machine, Started(), OpenFailed()) == [Pause(1)]
     assert feed(machine, PauseEnded(), OpenFailed()) == [Pause(2)]
@@ -107,11 +107,11 @@ def keeper_on(store: MemoryStore, ttl_ms: int = 2_000) -> SessionKeeper:
     return SessionKeeper(store, name="me", ttl_ms=ttl_ms, clock=LoopClock(), chance=random.Random(1))
 
 
-def test_keys_go_with_the_session_and_users_are_told() -> None:
+def test_ended_session_deletes_keys_and_notifies_users() -> None:
     async def check() -> None:
-        heard: list[KeeperEvent] = []
+        events: list[KeeperEvent] = []
         async with MemoryStore(LoopClock()) as store, keeper_on(store) as keeper:
-            keeper.listen(heard.append)
+            keeper.listen(events.append)
             first = await keeper.wait_lease(5)
             await store.put("/mine", b"", expected=ABSENT, session=first.session)
             store.expire(first.session)
@@ -119,7 +119,7 @@ def test_keys_go_with_the_session_and_users_are_told() -> None:
             second = await keeper.wait_lease(5)
             assert await store.get("/mine") is None
             assert (first.name, second.name) == (f"{keeper.instance}.1", f"{keeper.instance}.2")
-            assert heard == [SessionUp(first), SessionDown(first, "lost"), SessionUp(second)]
+            assert events == [SessionUp(first), SessionDown(first, "lost"), SessionUp(second)]
             with pytest.raises(SessionLost):
                 first.check()
             second.check()
@@ -127,18 +127,18 @@ def test_keys_go_with_the_session_and_users_are_told() -> None:
     run_simulated(check())
 
 
-def test_cut_off_past_its_time_is_lost_and_a_sign_of_life_does_not_bring_it_back() -> None:
+def test_overdue_session_stays_lost_after_a_late_answer() -> None:
     async def check() -> None:
-        heard: list[KeeperEvent] = []
+        events: list[KeeperEvent] = []
         async with MemoryStore(LoopClock()) as store, keeper_on(store) as keeper:
             lease = await keeper.wait_lease(5)
-            keeper.listen(heard.append)
+            keeper.listen(events.append)
             store.cut()
-            assert heard == [ConnectionChanged(lease, False)]
+            assert events == [ConnectionChanged(lease, False)]
             lease.check()
             await asyncio.sleep(2.1)
             assert not lease.is_valid
-            assert heard[1:] == [SessionDown(lease, "overdue")]
+            assert events[1:] == [SessionDown(lease, "overdue")]
             store.heal()
             again = await keeper.wait_lease(5)
             assert not lease.is_valid and again.is_valid
@@ -146,7 +146,7 @@ def test_cut_off_past_its_time_is_lost_and_a_sign_of_life_does_not_bring_it_back
     run_simulated(check())
 
 
-def test_a_process_that_stood_still_is_stopped_by_the_check_itself() -> None:
+def test_resumed_process_fails_its_next_lease_check() -> None:
     async def check() -> None:
         async with MemoryStore(LoopClock()) as store, keeper_on(store) as keeper:
             lease = await keeper.wait_lease(5)
@@ -157,7 +157,7 @@ def test_a_process_that_stood_still_is_stopped_by_the_check_itself() -> None:
     run_simulated(check())
 
 
-def test_waits_for_a_store_that_is_away() -> None:
+def test_keeper_waits_for_an_unavailable_store() -> None:
     async def check() -> None:
         away = Script().then(Kind.OPEN_SESSION, *[Fate(loss=Loss.REFUSED)] * 3)
         async with MemoryStore(LoopClock(), None, away) as store, keeper_on(store) as keeper:
@@ -178,6 +178,6 @@ def test_no_two_keepers_have_the_same_instance() -> None:
     assert len({made[0].ticket() for _ in range(10)}) == 10
 
 
-def test_a_name_is_one_word() -> None:
+def test_keeper_name_with_spaces_is_refused() -> None:
     with pytest.raises(ValueError, match="must not contain spaces"):
         SessionKeeper(MemoryStore(LoopClock()), name="a b", ttl_ms=1, clock=LoopClock(), chance=random.Random(1))

@@ -1,4 +1,4 @@
-"""Parts of the embedded metadata store on their own: events, session files, heartbeats, the bell, the schema."""
+"""Parts of the SQLite store: events, session files, heartbeats, notifications, the schema."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TestEvents:
         assert log.after(3) == (5, changes[3:])
         assert log.after(5) == (5, [])
 
-    def test_a_message_is_what_was_written_down(self, db: sqlite3.Connection) -> None:
+    def test_message_equals_the_stored_event(self, db: sqlite3.Connection) -> None:
         changes = [Change(ChangeKind.DELETED, '/ü "q" \n'), CREATED]
         assert read_message(EventLog(db).append(7, encode_change(changes))) == (7, changes)
 
@@ -83,9 +83,9 @@ class TestEvents:
 
 
 class TestGroups:
-    """Plain puts that arrive together are one statement; whether they are must not be seen."""
+    """Plain puts that arrive together are one statement, with the same result as single ones."""
 
-    async def test_who_is_refused_does_not_disturb_the_others(self, tmp_path: Path) -> None:
+    async def test_refused_write_does_not_affect_others(self, tmp_path: Path) -> None:
         async with SqliteStore(tmp_path, SystemClock()) as store:
             keys = [f"/g/{i}" for i in range(20)]
             versions = [await store.put(key, b"0", expected=ABSENT) for key in keys]
@@ -99,8 +99,8 @@ class TestGroups:
             after = [await store.get(key) for key in keys]
             assert [one.value for one in after if one] == [b"0" if i == 7 else b"1" for i in range(20)]
             assert [one.version for one in after if one] == [versions[7] if i == 7 else found[i] for i in range(20)]
-            told = [(await asyncio.wait_for(anext(watch), 5)).key for _ in range(19)]
-            assert told == [key for key in keys if key != "/g/7"]
+            keys_seen = [(await asyncio.wait_for(anext(watch), 5)).key for _ in range(19)]
+            assert keys_seen == [key for key in keys if key != "/g/7"]
 
     async def test_only_one_of_several_with_the_same_key_wins(self, tmp_path: Path) -> None:
         async with SqliteStore(tmp_path, SystemClock()) as store:
@@ -141,11 +141,11 @@ class TestBulkChanges:
         db.execute("COMMIT")
         return [Change(kind, key) for kind, key, _ in changes]
 
-    def test_few_are_told_one_by_one(self, db: sqlite3.Connection) -> None:
+    def test_few_bulk_changes_are_reported_by_key(self, db: sqlite3.Connection) -> None:
         assert self.changes(db, 1) == [Change(ChangeKind.CREATED, "/t/x/0")]
         assert self.changes(db, 2) == [Change(ChangeKind.MODIFIED, "/t/x/0"), Change(ChangeKind.CREATED, "/t/x/1")]
 
-    def test_many_are_told_as_one(self, db: sqlite3.Connection) -> None:
+    def test_many_bulk_changes_are_reported_as_one(self, db: sqlite3.Connection) -> None:
         assert self.changes(db, REPORTED_KEYS_MAX + 1) == [Change(ChangeKind.INVALIDATED, "/t/x")]
 
     def test_the_common_tree_holds_all_keys(self) -> None:
@@ -156,7 +156,7 @@ class TestBulkChanges:
 
 
 class TestSessionFiles:
-    def test_alive_while_held_and_young(self, tmp_path: Path) -> None:
+    def test_locked_file_with_recent_heartbeat_is_alive(self, tmp_path: Path) -> None:
         mine, others = SessionFiles(tmp_path), SessionFiles(tmp_path)
         mine.create(1, 1000, 100.0)
         assert others.next_deadline() == pytest.approx(101)
@@ -164,13 +164,13 @@ class TestSessionFiles:
         assert others.find_dead([1], 101.1) == [1]
         mine.heartbeat(1, 1000, 100.5)
         assert others.find_dead([1], 101.1) == []
-        assert mine.find_dead([1], 999.0) == [], "nobody ends his own"
+        assert mine.find_dead([1], 999.0) == [], "own sessions are never ended"
         mine.remove(1)
         assert others.find_dead([1], 0.0) == [1], "known, but without a file"
         assert others.find_dead([], 0.0) == []
         assert os.listdir(tmp_path) == []
 
-    def test_unlocked_is_dead_however_young(self, tmp_path: Path) -> None:
+    def test_unlocked_file_is_dead_despite_recent_heartbeat(self, tmp_path: Path) -> None:
         mine, others = SessionFiles(tmp_path), SessionFiles(tmp_path)
         mine.create(7, 1_000_000, 100.0)
         mine.after_fork()  # closes without removing, as death does
@@ -185,7 +185,7 @@ class TestSessionFiles:
 
 
 class SlowClock(ManualClock):
-    """Stands still while somebody reads it, if told to: the process was stopped between two instructions."""
+    """Jumps during a read if requested, as if the process was stopped between two instructions."""
 
     stop_s = 0.0
 
@@ -195,7 +195,7 @@ class SlowClock(ManualClock):
         return now
 
 
-Heard = tuple[SqliteSession, list[SqliteSession], list[SessionEvent]]
+Observed = tuple[SqliteSession, list[SqliteSession], list[SessionEvent]]
 
 
 class TestHeartbeat:
@@ -203,7 +203,7 @@ class TestHeartbeat:
         self, folder: Path, clock: ManualClock
     ) -> tuple[SqliteSession, list[SqliteSession], list[SessionEvent]]:
         asked: list[SqliteSession] = []
-        told: list[SessionEvent] = []
+        events: list[SessionEvent] = []
 
         async def close(session: SqliteSession) -> None:
             session.stop()
@@ -212,33 +212,33 @@ class TestHeartbeat:
         born = clock.seconds
         files.create(1, 1000, born)
         session = SqliteSession(1, 1000, born, clock, files, close, asked.append)
-        session.listen(told.append)
+        session.listen(events.append)
         session.schedule_heartbeat()
-        return session, asked, told
+        return session, asked, events
 
-    def test_in_time_it_extends_the_trust(self, tmp_path: Path) -> None:
+    def test_timely_heartbeat_extends_validity(self, tmp_path: Path) -> None:
         clock = ManualClock()
-        session, asked, told = self.session(tmp_path, clock)
+        session, asked, events = self.session(tmp_path, clock)
         for _ in range(20):
             clock.advance(0.25)
             assert session.valid_until == pytest.approx(clock.seconds + 1)
             assert SessionFiles(tmp_path).next_deadline() == pytest.approx(session.valid_until)
-        assert (asked, told) == ([], [])
+        assert (asked, events) == ([], [])
 
-    def test_late_it_proves_nothing(self, tmp_path: Path) -> None:
+    def test_late_heartbeat_queries_the_database(self, tmp_path: Path) -> None:
         clock = ManualClock()
-        session, asked, told = self.session(tmp_path, clock)
+        session, asked, events = self.session(tmp_path, clock)
         trusted = session.valid_until
         clock.advance(5)
         assert session.valid_until == trusted
-        assert (asked, told) == ([session], [SessionEvent.DISCONNECTED])
+        assert (asked, events) == ([session], [SessionEvent.DISCONNECTED])
         clock.advance(1)
         assert asked == [session], "asked once, until there is an answer"
         session.on_revived(clock.seconds)
         assert session.valid_until == pytest.approx(clock.seconds + 1)
-        assert told[1:] == [SessionEvent.RECONNECTED]
+        assert events[1:] == [SessionEvent.RECONNECTED]
 
-    def test_stopped_while_it_writes_it_proves_nothing(self, tmp_path: Path) -> None:
+    def test_heartbeat_interrupted_by_a_stop_proves_nothing(self, tmp_path: Path) -> None:
         clock = SlowClock()
         session, asked, _ = self.session(tmp_path, clock)
         trusted = session.valid_until
@@ -281,7 +281,7 @@ class TestBell:
 
 
 def descriptors(folder: Path) -> dict[int, str]:
-    """What this process has open below a folder."""
+    """Files below a folder that this process has open."""
     found = {}
     for fd in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):  # the one that lists
@@ -290,7 +290,7 @@ def descriptors(folder: Path) -> dict[int, str]:
 
 
 class TestFeed:
-    async def test_the_bell_tells_not_the_poll(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_notification_arrives_before_the_poll(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sqlite_feed, "POLL_S", 3600.0)
         async with SqliteStore(tmp_path, SystemClock()) as one, SqliteStore(tmp_path, SystemClock()) as two:
             watch = two.watch("/")
@@ -298,10 +298,8 @@ class TestFeed:
                 await one.put(key, b"", expected=ABSENT)
                 assert await asyncio.wait_for(anext(watch), 10) == Change(ChangeKind.CREATED, key)
 
-    async def test_a_ring_that_was_not_heard_loses_nothing(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The bell holds the last message only; what came before it is read from the table."""
+    async def test_missed_notification_loses_no_change(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The notification file has only the last message; earlier changes are read from the table."""
         monkeypatch.setattr(sqlite_feed, "POLL_S", 3600.0)
         async with SqliteStore(tmp_path, SystemClock()) as one, SqliteStore(tmp_path, SystemClock()) as two:
             watch = two.watch("/")
@@ -317,7 +315,7 @@ class TestFeed:
 
 
 class TestFile:
-    async def test_people_can_look_inside(self, tmp_path: Path) -> None:
+    async def test_views_show_keys_changes_and_sessions(self, tmp_path: Path) -> None:
         async with SqliteStore(tmp_path, SystemClock()) as store:
             session = await store.open_session(9_000)
             version = await store.put("/a/b", b"text", expected=ABSENT, session=session)
@@ -352,7 +350,7 @@ class TestFile:
         async with SqliteStore(tmp_path, SystemClock()) as store:
             assert await store.get("/a") is not None
 
-    async def test_a_database_of_somebody_else_is_refused(self, tmp_path: Path) -> None:
+    async def test_database_of_another_program_is_refused(self, tmp_path: Path) -> None:
         db = sqlite3.connect(tmp_path / "metadata.db")
         db.execute("CREATE TABLE mine(x)")
         db.close()
@@ -360,7 +358,7 @@ class TestFile:
             await SqliteStore(tmp_path, SystemClock()).open()
 
     async def test_sessions_from_before_a_reboot_are_swept(self, tmp_path: Path) -> None:
-        """The monotonic clock began anew, so old heartbeats lie in the future; but nobody holds the files."""
+        """The monotonic clock started again, so old heartbeats are in the future; but the files are not locked."""
         async with SqliteStore(tmp_path, SystemClock()):
             pass
         db = sqlite3.connect(tmp_path / "metadata.db")
@@ -388,7 +386,7 @@ class TestFile:
             assert [path for fd, path in mine.items() if os.get_inheritable(fd)] == []
         assert descriptors(tmp_path) == {}
 
-    async def test_a_session_nobody_waited_for_is_ended(self, tmp_path: Path) -> None:
+    async def test_session_of_cancelled_opening_is_ended(self, tmp_path: Path) -> None:
         async with SqliteStore(tmp_path, SystemClock()) as store:
             opening = asyncio.ensure_future(store.open_session(60_000))
             await asyncio.sleep(0)

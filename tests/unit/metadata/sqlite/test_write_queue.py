@@ -1,4 +1,4 @@
-"""The event loop's side of the embedded store's writer: what goes over together, what is refused, who is answered."""
+"""The event loop's side of the SQLite writer: grouping, refusal, answers."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ class Recorder:
 
     def __init__(self) -> None:
         self.write_queue = WriteQueue(asyncio.get_running_loop())
-        self.handed: list[list[Write]] = []
-        self.told: list[Group] = []
-        self.write_queue.start(self.handed.append, self.told.append)
+        self.submitted: list[list[Write]] = []
+        self.committed: list[Group] = []
+        self.write_queue.start(self.submitted.append, self.committed.append)
 
     def put(self, key: str = "/k") -> asyncio.Future[int]:
         return self.write_queue.put(key_columns(key), b"", 1)
 
     def answer(self, *results: object) -> None:
-        self.write_queue.deliver(Group(self.handed[-1], list(results), 0, []))
+        self.write_queue.deliver(Group(self.submitted[-1], list(results), 0, []))
 
 
 async def settle() -> None:
-    """Let the loop look at its descriptors and run what that brought."""
+    """Let the loop poll its descriptors and run the callbacks."""
     for _ in range(4):
         await asyncio.sleep(0)
 
 
-async def test_writes_of_one_turn_go_over_together_in_order() -> None:
+async def test_writes_of_one_turn_are_submitted_together() -> None:
     here = Recorder()
     first = here.put("/a")
     second = here.write_queue.write(lambda table, files: "done")
     third = here.put("/b")
-    assert here.handed == []
+    assert here.submitted == []
     await settle()
-    assert [[write[0] for write in turn] for turn in here.handed] == [[first, second, third]]
+    assert [[write[0] for write in turn] for turn in here.submitted] == [[first, second, third]]
     here.answer(7, "done", VersionMismatch("/b", 1, 2))
     await settle()
     assert (await first, await second) == (7, "done")
     with pytest.raises(VersionMismatch):
         await third
-    assert len(here.told) == 1
+    assert len(here.committed) == 1
     here.write_queue.close()
 
 
-async def test_who_was_answered_writes_again_in_the_next_group() -> None:
+async def test_answered_callers_write_in_the_next_group() -> None:
     here = Recorder()
 
     async def write_twice() -> None:
@@ -75,13 +75,13 @@ async def test_who_was_answered_writes_again_in_the_next_group() -> None:
     await settle()
     here.answer(*range(5))
     await settle()
-    assert [len(turn) for turn in here.handed] == [5, 5]
+    assert [len(turn) for turn in here.submitted] == [5, 5]
     here.answer(*range(5))
     await asyncio.wait_for(asyncio.gather(*writers), 5)
     here.write_queue.close()
 
 
-async def test_a_bound_and_room_again_after_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writes_beyond_the_bound_are_refused_until_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_intake, "WAITING_MAX", 2)
     here = Recorder()
     waiting: list[asyncio.Future[Any]] = [here.put(), here.write_queue.write(lambda table, files: None)]
@@ -98,7 +98,7 @@ async def test_a_bound_and_room_again_after_an_answer(monkeypatch: pytest.Monkey
     here.write_queue.close()
 
 
-async def test_a_cancelled_caller_disturbs_nobody() -> None:
+async def test_cancelled_caller_does_not_affect_others() -> None:
     here = Recorder()
     gone, stays = here.put(), here.put()
     await settle()
@@ -108,11 +108,11 @@ async def test_a_cancelled_caller_disturbs_nobody() -> None:
     here.write_queue.close()
 
 
-async def test_what_was_taken_before_the_end_is_handed_over_and_answered() -> None:
+async def test_writes_accepted_before_the_end_are_answered() -> None:
     here = Recorder()
     last = here.put()
     here.write_queue.refuse("over")
-    assert len(here.handed) == 1
+    assert len(here.submitted) == 1
     with pytest.raises(StoreUnavailable, match="over"):
         here.put()
     here.answer(9)
@@ -127,7 +127,7 @@ async def test_without_eventfd_it_works_too(tmp_path: Path, monkeypatch: pytest.
         assert await asyncio.wait_for(store.put("/a", b"", expected=version), 5) > version
 
 
-async def test_the_short_way_refuses_what_the_long_way_refuses(tmp_path: Path) -> None:
+async def test_plain_puts_refuse_the_same_as_other_puts(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path, SystemClock())
     with pytest.raises(StoreUnavailable, match="not open"):
         await store.put("/a", b"", expected=1)
@@ -145,7 +145,7 @@ async def test_the_short_way_refuses_what_the_long_way_refuses(tmp_path: Path) -
 
 
 async def test_both_ways_write_the_same(tmp_path: Path) -> None:
-    """Long keys and values that are no `bytes` go the long way."""
+    """Long keys, and values that are not `bytes`, take the general path."""
     async with SqliteStore(tmp_path, SystemClock()) as store:
         for key in ("/ü/é", "/" + "x" * KEY_CHARS_CACHED):
             version = await store.put(key, b"0", expected=ABSENT)
@@ -165,7 +165,7 @@ async def test_times_are_those_of_the_write(tmp_path: Path) -> None:
         assert all(one is not None and before <= one.modified_ms <= clock.now_ms() for one in found)
 
 
-def test_the_memory_of_places_has_a_bound() -> None:
+def test_cache_of_key_columns_is_bounded() -> None:
     for i in range(KEYS_CACHED + 10):
         key_columns(f"/bound/{i}")
     assert key_columns.cache_info().currsize == KEYS_CACHED

@@ -1,4 +1,4 @@
-"""What ZooKeeper's events and nodes mean: changes of keys, holders left out; versions and times of records."""
+"""ZooKeeper's events and nodes as changes, versions and times of the port."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MADE, GONE_AWAY, SET = EventType.CREATED, EventType.DELETED, EventType.CHANGED
 
 
 class Scene:
-    """Events in, changes out; looks are answered when the test says so."""
+    """Events in, changes out; the test answers the reads."""
 
     def __init__(self, prefix: str = "/") -> None:
         self.known: set[str] = set()
@@ -47,39 +47,39 @@ class Scene:
             self.looks.pop(0)(one)
 
 
-async def told(watch: TreeWatch) -> list[Change]:
+async def changes_seen(watch: TreeWatch) -> list[Change]:
     watch.close()
     return [change async for change in watch]
 
 
-async def test_holders_are_not_told() -> None:
+async def test_intermediate_nodes_are_not_reported() -> None:
     scene = Scene()
     for event in ((MADE, "/c/t"), (MADE, "/c/t/a"), (GONE_AWAY, "/c/t/a"), (GONE_AWAY, "/c/t")):
         scene.arrive(*event)
     scene.answer(HOLDER, KEY, MISSING, MISSING)
-    assert await told(scene.watch) == [Change(CREATED, "/t/a"), Change(DELETED, "/t/a")]
+    assert await changes_seen(scene.watch) == [Change(CREATED, "/t/a"), Change(DELETED, "/t/a")]
 
 
-async def test_a_holder_that_becomes_a_key_is_created_and_back_is_deleted() -> None:
+async def test_intermediate_node_becoming_a_key_is_created() -> None:
     scene = Scene()
     scene.arrive(MADE, "/c/t")
     scene.answer(HOLDER)
     for seen in (KEY, KEY, HOLDER, HOLDER):
         scene.arrive(SET, "/c/t")
         scene.answer(seen)
-    assert await told(scene.watch) == [Change(CREATED, "/t"), Change(MODIFIED, "/t"), Change(DELETED, "/t")]
+    assert await changes_seen(scene.watch) == [Change(CREATED, "/t"), Change(MODIFIED, "/t"), Change(DELETED, "/t")]
 
 
-async def test_a_holder_known_when_the_event_came_counts() -> None:
+async def test_node_known_as_intermediate_at_the_event_counts() -> None:
     scene = Scene()
     scene.known.add("/c/t")
     scene.arrive(SET, "/c/t")
     scene.known.clear()  # the answer to the write comes before that to the look
     scene.answer(KEY)
-    assert await told(scene.watch) == [Change(CREATED, "/t")]
+    assert await changes_seen(scene.watch) == [Change(CREATED, "/t")]
 
 
-async def test_order_is_kept_though_looks_take_time() -> None:
+async def test_event_order_is_kept_while_reads_are_pending() -> None:
     scene = Scene()
     scene.arrive(MADE, "/c/a")
     scene.arrive(GONE_AWAY, "/c/b")
@@ -89,15 +89,15 @@ async def test_order_is_kept_though_looks_take_time() -> None:
     before = list(scene.watch._changes)
     scene.answer(KEY)
     assert before == []
-    assert await told(scene.watch) == [Change(CREATED, "/a"), Change(DELETED, "/b"), Change(MODIFIED, "/a")]
+    assert await changes_seen(scene.watch) == [Change(CREATED, "/a"), Change(DELETED, "/b"), Change(MODIFIED, "/a")]
 
 
-async def test_what_is_gone_again_is_told_all_the_same() -> None:
+async def test_node_deleted_meanwhile_is_still_reported() -> None:
     scene = Scene()
     for kind in (MADE, SET, GONE_AWAY):
         scene.arrive(kind, "/c/a")
     scene.answer(MISSING, MISSING, MISSING)
-    assert [change.kind for change in await told(scene.watch)] == [CREATED, MODIFIED, DELETED]
+    assert [change.kind for change in await changes_seen(scene.watch)] == [CREATED, MODIFIED, DELETED]
 
 
 async def test_a_node_replaced_in_one_transaction_is_one_change() -> None:
@@ -106,7 +106,7 @@ async def test_a_node_replaced_in_one_transaction_is_one_change() -> None:
         scene.arrive(kind, "/c/a", zxid=7)
     scene.arrive(SET, "/c/a", zxid=8)
     scene.answer(KEY, KEY)
-    assert await told(scene.watch) == [Change(MODIFIED, "/a"), Change(MODIFIED, "/a")]
+    assert await changes_seen(scene.watch) == [Change(MODIFIED, "/a"), Change(MODIFIED, "/a")]
 
 
 async def test_different_transactions_are_kept_apart() -> None:
@@ -114,10 +114,10 @@ async def test_different_transactions_are_kept_apart() -> None:
     scene.arrive(GONE_AWAY, "/c/a", zxid=7)
     scene.arrive(MADE, "/c/a", zxid=8)
     scene.answer(KEY, KEY)
-    assert [change.kind for change in await told(scene.watch)] == [DELETED, CREATED]
+    assert [change.kind for change in await changes_seen(scene.watch)] == [DELETED, CREATED]
 
 
-async def test_what_nobody_watches_is_not_looked_at() -> None:
+async def test_unwatched_nodes_are_not_read() -> None:
     scene = Scene("/t")
     for path in ("/c/other", "/x/t/a", "/c/tt", "/c/.meta/epoch"):
         scene.arrive(MADE, path)
@@ -125,13 +125,13 @@ async def test_what_nobody_watches_is_not_looked_at() -> None:
     assert scene.looks == []
 
 
-async def test_a_gap_or_an_endless_row_invalidates_everything() -> None:
+async def test_gap_or_full_queue_invalidates_everything() -> None:
     scene = Scene("/t")
     for number in range(QUEUE_MAX + 1):
         scene.arrive(MADE, f"/c/t/{number}")
     assert await asyncio.wait_for(anext(scene.watch), 5) == Change(INVALIDATED, "/t")
     scene.answer(KEY)  # too late: what it belonged to is forgotten
-    assert await told(scene.watch) == []
+    assert await changes_seen(scene.watch) == []
 
 
 def stat(version: int = 0, owner: int = 0, created_ms: int = 10, modified_ms: int = 20, children: int = 0) -> Stat:
@@ -167,7 +167,7 @@ def test_records() -> None:
         (Node(encode_record(b"", Node(None, stat()), 0), stat(modified_ms=15)), 0, 15),
     ],
 )
-def test_what_is_written_keeps_value_and_creation_time(
+def test_encoded_record_keeps_value_and_creation_time(
     value: bytes, old: Node | None, owner: int, created_ms: int
 ) -> None:
     data = encode_record(value, old, owner)
@@ -182,7 +182,7 @@ def test_a_replacement_counts_on_from_the_old_version() -> None:
     assert rewrites_needed(stat(5000), 50, -1, 100) == 1
 
 
-def test_what_was_seen_saves_a_read_only_where_it_is_safe() -> None:
+def test_recent_record_saves_a_read_only_where_safe() -> None:
     known, numbering = RecentNodes(), Numbering(100, 0)
     known.note("/a", b"v", stat(5))
     assert known.version_for("/a", 105, 0, numbering) == 5

@@ -1,4 +1,4 @@
-"""PathMapping to paths and back: nothing ZooKeeper refuses, nothing confused, ordinary names untouched; the URL."""
+"""Keys to ZooKeeper paths and back: accepted by the server, unambiguous, ordinary names unchanged; the URL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
 def is_taken(path: str) -> bool:
-    """As the server checks it, on what Java has for characters."""
+    """The server's check, on Java's UTF-16 characters."""
     units = path.encode("utf-16-be", "surrogatepass")
     characters = "".join(chr(int.from_bytes(units[i : i + 2], "big")) for i in range(0, len(units), 2))
     parts = path.split("/")[1:]
@@ -38,7 +38,7 @@ def is_taken(path: str) -> bool:
 @example("/zookeeper/quota", "")
 @example("/" + "x/" * 4095 + "x", "/c")
 @example("/\x7f\x80\x9f\ue000\uffff\U0010ffff", "")
-def test_every_key_has_a_path_that_the_server_takes_and_that_leads_back(key: str, chroot: str) -> None:
+def test_every_key_maps_to_an_accepted_path_and_back(key: str, chroot: str) -> None:
     places = PathMapping(chroot)
     path = places.path(key)
     assert is_taken(path)
@@ -55,7 +55,7 @@ def test_two_keys_never_share_a_path(one: str, two: str, chroot: str) -> None:
 
 
 @given(st.lists(names, min_size=1, max_size=4), chroots)
-def test_a_foreign_path_is_a_key_that_leads_to_it_or_none(parts: list[str], chroot: str) -> None:
+def test_foreign_path_maps_to_its_key_or_to_none(parts: list[str], chroot: str) -> None:
     places = PathMapping(chroot)
     path = chroot + "/" + "/".join(parts)
     key = places.key(path)
@@ -66,7 +66,7 @@ def test_a_foreign_path_is_a_key_that_leads_to_it_or_none(parts: list[str], chro
 @pytest.mark.parametrize(
     "key", ["/topics/a", "/%2F%20", "/a b/ü/日本", "/a.b/.c/...", RESERVED + "/x", "/~!@#$^&*()'\"\\", "/\u00a0"]
 )
-def test_ordinary_names_stay_as_they_are(key: str) -> None:
+def test_ordinary_names_are_unchanged(key: str) -> None:
     assert escape(key) == key
     assert PathMapping("/c").path(key) == f"/c{key}"
 
@@ -80,12 +80,12 @@ def test_ordinary_names_stay_as_they_are(key: str) -> None:
         (f"/{MARK}", f"/{MARK}241b;"),
     ],
 )
-def test_the_others_are_escaped(key: str, path: str) -> None:
+def test_forbidden_names_are_escaped(key: str, path: str) -> None:
     assert PathMapping("").path(key) == path
 
 
 @pytest.mark.parametrize("path", ["/other/a", "/cx", "/c\u241b", f"/c/{MARK}61;", f"/c/{MARK}", f"/c/{MARK}ffffff;"])
-def test_what_is_not_ours_is_no_key(path: str) -> None:
+def test_foreign_paths_are_not_keys(path: str) -> None:
     assert PathMapping("/c").key(path) is None
 
 
