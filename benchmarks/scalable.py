@@ -226,7 +226,7 @@ def rebalance(scene: Scene) -> list[Outcome]:
                 changed.append(time.perf_counter())
                 notify(topic, record)
 
-            service.topic_changed = told  # type: ignore[method-assign]
+            service.topic_changed = told  # type: ignore[method-assign]  # to take the time of each change
             await admin.split(topic, 0, after - before + 1, None, None)
             await until(lambda: sum(len(reader.held) for reader in readers) == after)
             now = {one: reader.number for reader in readers for one in reader.held}

@@ -1,8 +1,8 @@
-"""Clients that have no word for generations (Pulsar's own) among those that have, or alone, in the same world.
+"""Pulsar's clients, which send no generations, alone or among clients that do, in the simulation of groups.
 
-Such a client is named to the owners of its segments before it is told that they are its own; it attaches without a
-number, exclusively, and knocks until the door is open; it never says that it has let go or that it leaves: it closes
-its readers. At no moment do two consumers read one segment; keys keep their order; in the end everything is read.
+The controller grants such a client to the segment owners before it sends the assignment. The client attaches
+exclusively, without a generation, and retries until it is admitted. It reports neither releases nor its leave: it
+closes its readers. No two consumers read one segment at a time, keys keep their order, and in the end all is read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PlainConsumer(Consumer):
         return False  # it cannot say
 
     def say_held(self, generation: int) -> None:
-        """Nor that."""
+        """Pulsar's clients report no release."""
 
     def detach(self, segment_id: int) -> None:
         was_reading = self._mixed.reader(self.subscription, segment_id) is self
@@ -61,7 +61,7 @@ class PlainConsumer(Consumer):
 
 
 class PlainLeader(GroupLeader):
-    """Does for such clients what the shell does (`controller.members`)."""
+    """Handles such clients like the shell (`group_coordinator.py`)."""
 
     def __init__(self, world: MixedLife, term: int) -> None:
         super().__init__(world, term)
@@ -113,19 +113,19 @@ class PlainLeader(GroupLeader):
         self.pushed[push.connection] = push
         missing = set(push.segment_ids) - set(() if before is None else before.segment_ids)
 
-        def told() -> None:
+        def sent() -> None:
             if self.pushed.get(push.connection) is push and push.connection in life.consumers:
                 life.at(life.chance.randint(0, 5), lambda: life.consumers[push.connection].assigned(push))
 
         def granted(segment_id: int) -> None:
             missing.discard(segment_id)
             if not missing:
-                told()
+                sent()
 
         if missing:
-            life.at(GRANT_MS, lambda: told() if missing else None)
+            life.at(GRANT_MS, lambda: sent() if missing else None)
         else:
-            told()
+            sent()
         for one in sorted(missing):
             self.grant(name, push, one, partial(granted, one))
 
@@ -150,14 +150,14 @@ class PlainLeader(GroupLeader):
 
     def reader_left(self, subscription: str, segment_id: int, reader: str) -> None:
         for connection, link in tuple(self.links.items()):
-            told = self.pushed.get(connection)
-            if link != (subscription, reader) or told is None or not self.is_plain(connection):
+            sent = self.pushed.get(connection)
+            if link != (subscription, reader) or sent is None or not self.is_plain(connection):
                 continue
-            if segment_id not in told.segment_ids:
+            if segment_id not in sent.segment_ids:
                 continue
             left = self.left.setdefault(connection, set())
             left.add(segment_id)
-            if set(told.segment_ids) <= left:
+            if set(sent.segment_ids) <= left:
                 self.say(f"{subscription}: {reader} has closed everything")
                 self.forget(connection)
                 self.tell(subscription, LeftCleanly(reader, connection))
@@ -169,14 +169,14 @@ class MixedLife(GroupLife):
         super().__init__(seed)
         apply = self.shelf.apply
 
-        def told(token: FencingToken, request: host.Request, now_ms: int) -> Answer:
-            """Owners close those whose numbers are over when they are told who comes."""
+        def sent(token: FencingToken, request: host.Request, now_ms: int) -> Answer:
+            """Owners close readers with an outdated generation when another is granted."""
             answer = apply(token, request, now_ms)
             if isinstance(request, host.GrantReader):
                 self.send_away(request.subscription, request.segment.segment_id, strangers=False)
             return answer
 
-        self.shelf.apply = told  # type: ignore[method-assign]  # the same, and what it means for readers
+        self.shelf.apply = sent  # type: ignore[method-assign]  # the same, and what it means for readers
 
     def new_leader(self, term: int) -> Leader:
         return PlainLeader(self, term)
@@ -205,7 +205,7 @@ class MixedLife(GroupLife):
         elif before is consumer:
             return  # one that came late: it is there already
         elif before is not None or not fence.admits(consumer.name, segment_id, None):
-            consumer.closed(segment_id)  # it knocks
+            consumer.closed(segment_id)  # it retries
         elif not consumer.is_gone and segment_id in consumer.held:
             self.readers[key] = consumer, NO_GENERATION
 
@@ -230,6 +230,6 @@ class MixedLife(GroupLife):
 
 
 @pytest.mark.parametrize("part", seeds(max(1, SEEDS // 10), 5))
-def test_clients_without_generations_survive_everything(part: range) -> None:
+def test_clients_without_generations_under_faults(part: range) -> None:
     for seed in part:
         run_life(seed, MixedLife)

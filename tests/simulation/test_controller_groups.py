@@ -1,9 +1,8 @@
-"""Consumers of ordered subscriptions come, go, hang and die while segments split and merge and leaders change.
+"""Consumers of ordered subscriptions join, leave, hang and crash while segments split and merge and leaders change.
 
-At no moment do two consumers read one segment, and never two under one generation: attaching is a message that may
-arrive seconds late, and a process that was replaced by another one of its name wakes up and goes on where it was.
-Nothing is read before its ancestors are drained (the deliveries show it: every key in order); nothing confirmed is
-lost; in the end everything open is assigned, evenly.
+No two consumers read one segment at a time, and never two under one generation, although attach messages may arrive
+seconds late and a process that was replaced under its name may continue. No segment is read before its ancestors are
+drained (every key arrives in order); no confirmed message is lost; in the end all open segments are assigned evenly.
 """
 
 from __future__ import annotations
@@ -61,13 +60,13 @@ RELEASE_MS = 300
 
 
 class Consumer:
-    """A process that reads what it is given, and lets go of what it is not given any more, sooner or later."""
+    """A process that reads its assigned segments and releases revoked ones after a while."""
 
     def __init__(self, life: GroupLife, subscription: str, name: str) -> None:
         self._life, self.subscription, self.name = life, subscription, name
         self.connection = -1
         self.leader: GroupLeader | None = None
-        self.generation = -1  # the newest that it has heard of
+        self.generation = -1  # the newest it has received
         self.applied = -1  # the one it acts upon: what it attaches to the owners under
         self.held: set[int] = set()  # what it has asked for, or has
         self.wanted: set[int] = set()
@@ -76,7 +75,7 @@ class Consumer:
         self.is_replaced = False  # by another process of its name; it does not know
 
     def connect(self) -> None:
-        """To whoever leads; again and again until there is somebody."""
+        """Sends the event to the leader; repeated until there is one."""
         life = self._life
         if self.is_gone or self.is_replaced:
             return
@@ -94,11 +93,11 @@ class Consumer:
 
     @property
     def is_new(self) -> bool:
-        """It remembers no assignment."""
+        """The new process has no earlier assignment."""
         return self.generation < 0
 
     def drop(self) -> None:
-        """The connection breaks; the leader hears of it at some time, perhaps after the next one was made."""
+        """The connection breaks; the leader notices it later, perhaps after the next connection is open."""
         life, old, leader = self._life, self.connection, self.leader
         self.connection, self.leader = -1, None
         if leader is not None and old >= 0:
@@ -223,7 +222,7 @@ class GroupLeader(Leader):
         super().__init__(world, term)
         self.life = world
         self.groups: dict[str, GroupState] = {}
-        self.heard: list[host.HostEvent] = []  # from its election on
+        self.received: list[host.HostEvent] = []  # from its election on
         self.layout: TopicRecord | None = None
 
     def deliver(self, machine: Any, event: Any) -> None:
@@ -240,7 +239,7 @@ class GroupLeader(Leader):
                 group = self.groups[name] = GroupState(subscription.operation_id, self.term, grace_ms=GRACE_MS)
                 self.perform(group, group.begin())
                 super().deliver(group, LayoutChanged(self.layout.layout))
-                for one in self.heard:
+                for one in self.received:
                     self.hear_one(name, one)
 
     def tell(self, subscription: str, event: Any) -> None:
@@ -248,7 +247,7 @@ class GroupLeader(Leader):
             self.deliver(self.groups[subscription], event)
 
     def hear(self, event: host.HostEvent) -> None:
-        self.heard.append(event)
+        self.received.append(event)
         for name in tuple(self.groups):
             self.hear_one(name, event)
 
@@ -401,7 +400,9 @@ class GroupLife(Life):
             consumer.detach(segment_id)
             return
         if not fence.admits(consumer.name, segment_id, generation):
-            self.say(f"  host: {segment_id} refuses {consumer.name} under {generation}, {fence.generation} was told")
+            self.say(
+                f"  host: {segment_id} refuses {consumer.name} under {generation}, its fence is at {fence.generation}"
+            )
             consumer.fenced(segment_id, generation)
             return
         fence.raise_to(generation)
@@ -414,7 +415,7 @@ class GroupLife(Life):
             self.readers[key] = consumer, generation
 
     def send_away(self, subscription: str, segment_id: int) -> None:
-        """Whoever reads under a generation that is over."""
+        """Closes readers whose generation is outdated."""
         key, fence = (subscription, segment_id), self.fence_of(subscription, segment_id)
         if key in self.readers and fence is not None:
             consumer, generation = self.readers[key]
@@ -518,7 +519,7 @@ class GroupLife(Life):
         return leader.groups
 
     def check_assigned(self) -> None:
-        """Everything that is open is read by somebody, evenly."""
+        """All open segments are read, evenly distributed."""
         record = self.record
         assert record is not None
         for name in self.groups_known:
@@ -543,12 +544,12 @@ def run_life(seed: int, kind: type[GroupLife] = GroupLife) -> GroupLife:
     try:
         life.live()
     except Exception as error:
-        told = "\n".join(life.lines[-LINES_SHOWN:])
-        pytest.fail(f"seed {seed}: {type(error).__name__}: {error}\n{told}", pytrace=not isinstance(error, Broken))
+        shown = "\n".join(life.lines[-LINES_SHOWN:])
+        pytest.fail(f"seed {seed}: {type(error).__name__}: {error}\n{shown}", pytrace=not isinstance(error, Broken))
     return life
 
 
 @pytest.mark.parametrize("part", seeds(max(1, SEEDS // 5), 5))
-def test_groups_survive_everything(part: range) -> None:
+def test_groups_under_faults(part: range) -> None:
     for seed in part:
         run_life(seed)

@@ -1,4 +1,4 @@
-"""Splits, merges, pruning, subscriptions and deletion while leaders die and freeze: what was promised holds, always."""
+"""Splits, merges, pruning, subscriptions and deletion while leaders crash and freeze: all guarantees hold."""
 
 from __future__ import annotations
 
@@ -164,12 +164,12 @@ class Life(World):
         asking = self.askings[operation_id]
         call = asking.call
         if asking.incarnation != self.incarnation:
-            return  # told late by one who was frozen: it is about a former life of the topic
+            return  # sent late by a leader that was frozen, about a former incarnation of the topic
         if isinstance(call, SubscribeCall) and error is None and call.name not in self.from_then:
             self.from_then[call.name] = dict(self.on_its_way)
 
     def collect(self) -> None:
-        """Garbage collection by the leader: sealed, no parents left, and everybody is through."""
+        """Garbage collection by the leader: sealed, no parents left, drained by all subscriptions."""
         leader, record = self.leader, self.record
         if (
             record is None
@@ -281,13 +281,13 @@ def run_life(seed: int) -> Life:
     try:
         life.live()
     except Exception as error:
-        told = "\n".join(life.lines[-LINES_SHOWN:])
-        pytest.fail(f"seed {seed}: {type(error).__name__}: {error}\n{told}", pytrace=not isinstance(error, Broken))
+        shown = "\n".join(life.lines[-LINES_SHOWN:])
+        pytest.fail(f"seed {seed}: {type(error).__name__}: {error}\n{shown}", pytrace=not isinstance(error, Broken))
     return life
 
 
 @pytest.mark.parametrize("part", seeds(SEEDS, 10))
-def test_operations_survive_everything(part: range) -> None:
+def test_operations_under_faults(part: range) -> None:
     for seed in part:
         run_life(seed)
 

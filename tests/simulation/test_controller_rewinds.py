@@ -1,9 +1,9 @@
-"""An operator seeks an ordered subscription again and again, under consumers that come, go, hang and die, while
-segments split and merge and leaders change in the middle of it.
+"""Repeated seeks of an ordered subscription while consumers join, leave, hang and crash, segments split and merge, and
+leaders change.
 
-What a key's consumers see, one delivery after another: the old tail goes on, and then everything from the seek on, in
-order. Never a child's message before its parent's, never a way back to the old tail, and nothing is skipped. A seek
-that was answered has happened for every key.
+For each key the deliveries continue in the old order, then start again from the seek position, in order. A child's
+message never comes before its parent's, the old order never returns, and nothing is skipped. A seek that was answered
+has happened for every key.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class RewindLife(GroupLife):
         self.seen[name][key].append(sequence_id)
 
     def check_complete(self) -> None:
-        is_known = self.from_then.pop(SOUGHT, None) is not None  # a seek may also pass over what nobody had read
+        is_known = self.from_then.pop(SOUGHT, None) is not None  # a seek may also skip unread messages
         super().check_complete()
         for key, last in self.sent_until.items() if is_known else ():
             read = self.paths.get(key, Path()).last
@@ -112,13 +112,13 @@ def run_life(seed: int) -> RewindLife:
     try:
         life.live()
     except Exception as error:
-        told = "\n".join(life.lines[-LINES_SHOWN:])
-        pytest.fail(f"seed {seed}: {type(error).__name__}: {error}\n{told}", pytrace=not isinstance(error, Broken))
+        shown = "\n".join(life.lines[-LINES_SHOWN:])
+        pytest.fail(f"seed {seed}: {type(error).__name__}: {error}\n{shown}", pytrace=not isinstance(error, Broken))
     return life
 
 
 @pytest.mark.parametrize("part", seeds(max(1, SEEDS // 20), 5))
-def test_rewinds_show_every_key_in_order(part: range) -> None:
+def test_rewinds_keep_every_key_in_order(part: range) -> None:
     for seed in part:
         run_life(seed)
 

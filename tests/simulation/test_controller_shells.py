@@ -1,9 +1,9 @@
-"""The real shells of the controllers in seeded worlds: three brokers, one store that loses answers, owners that do.
+"""The real shells of the controller in seeded simulations: three brokers, a store and segment owners that lose answers.
 
-Splits, merges, subscribes, seeks, deletions and collections at random, asked of whoever leads, while leaders are
-killed, frozen (they go on with their old term) and replaced between any two writes. What must hold is checked at every
-write of the record and at the end, when all is calm. (The machines alone, much faster and with more kinds of trouble,
-are in `controller_world`; this shows that the shells keep what the machines promise.)
+Random splits, merges, subscribes, seeks, deletions and garbage collections are sent to the leader, while leaders are
+killed, frozen (they continue with their old term) and replaced between any two writes. The invariants are checked at
+every write of the record and at the end. The machines alone are simulated in `tests/support/simulation/controller.py`,
+faster and with more kinds of faults; this test covers the shells.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Life:
         before, self.before = self.before, record
         if record is None:
             assert before is not None
-            assert before.is_deleting, "a topic vanished that nobody deleted"
+            assert before.is_deleting, "a topic disappeared without a deletion"
             return
         self.say(f"record: term {record.leader_term} epoch {record.epoch} {'runs' if record.operation else ''}")
         if record.leader_term:
@@ -72,7 +72,7 @@ class Life:
 
     # what happens -----------------------------------------------------------------------------------------------------
     def ask(self, name: str, work: Callable[[ScalableTopicService], Awaitable[object]]) -> None:
-        """Of whoever leads, again where somebody else does by then; refusals are fine."""
+        """Calls the leader, again if it has changed; refusals are allowed."""
 
         async def insist() -> None:
             for _ in range(30):
@@ -188,7 +188,7 @@ class Life:
 
 
 @pytest.mark.parametrize("part", seeds(SEEDS, 10))
-def test_the_shells_survive_everything(part: range) -> None:
+def test_shells_under_faults(part: range) -> None:
     for seed in part:
         live(seed)
 

@@ -1,5 +1,5 @@
-"""Two things are asked of one topic at once: whichever is in the middle of whatever step, both end as if one came after
-the other. Every write and every request of the one is held in turn, until the other is done or cannot go on without it.
+"""Two concurrent calls on one topic end as if one ran after the other. Each write and request of the first call is held
+in turn until the second call is done or waits for it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Topic:
                     self.shelf.publish(stored.ref.name, "p", number, b"x", self.brokers.clock.now_ms())
                     break
             else:
-                raise AssertionError(f"nobody takes {at:04x}")
+                raise AssertionError(f"no segment accepts {at:04x}")
             self.sent.append(number)
 
     def unread(self, subscription: str) -> list[int]:
@@ -91,7 +91,7 @@ class Topic:
         return Registry() if found is None else Registry.decode(found.value)
 
     async def calm(self) -> None:
-        """Until nothing is unfinished; then everything must fit together."""
+        """Waits until no work is unfinished, then checks consistency."""
 
         def is_calm() -> bool:
             ready = all(
@@ -155,7 +155,7 @@ def at_every_step(
     retention_minutes: int = 60,
     published: int = 0,
 ) -> None:
-    """One story per step of the first one."""
+    """One run per step of the first call."""
 
     async def story(index: int) -> bool:
         async with Brokers(
@@ -174,8 +174,8 @@ def at_every_step(
                 raise AssertionError(f"held before step {index} of {meeting.steps}: {error}") from error
             return True
 
-    told = next(index for index in count() if not run_simulated(story(index)))
-    assert told >= steps_min, f"only {told} steps"
+    steps = next(index for index in count() if not run_simulated(story(index)))
+    assert steps >= steps_min, f"only {steps} steps"
 
 
 def split(segment_id: int, operation_id: str = "split") -> Work:
@@ -221,7 +221,7 @@ def test_two_splits() -> None:
 
 
 async def one_of_two(topic: Topic, results: list[object]) -> None:
-    """Both want segment 1: one gets it, the other is told that it is not active any more."""
+    """Both need segment 1: one gets it, the other fails because the segment is no longer active."""
     refused = [one for one in results if isinstance(one, SegmentNotActive)]
     assert len(refused) == 1, results
     await topic.calm()
@@ -234,7 +234,7 @@ def test_a_split_and_a_merge_of_one_segment(first: Work, second: Work) -> None:
     at_every_step(first, second, one_of_two, steps_min=5)
 
 
-def test_the_same_split_asked_for_twice_is_done_once() -> None:
+def test_repeated_split_call_runs_once() -> None:
     async def once(topic: Topic, results: list[object]) -> None:
         assert results == [2, 2]
         await topic.calm()
@@ -260,8 +260,8 @@ def test_a_split_and_a_new_subscription(kind: SubscriptionKind, is_split_first: 
 
 
 @pytest.mark.parametrize("is_split_first", [True, False])
-def test_a_subscription_at_the_latest_message_during_a_split(is_split_first: bool) -> None:
-    """Whatever is published after it was confirmed is its own, wherever it goes; nothing from before it was asked."""
+def test_subscription_at_latest_during_a_split(is_split_first: bool) -> None:
+    """The subscription gets all messages published after its confirmation and none from before the call."""
     before, confirmed = 0, 0
 
     async def subscribed(leader: ScalableTopicService) -> None:
@@ -294,7 +294,7 @@ def test_a_subscription_at_the_latest_message_during_a_split(is_split_first: boo
 
 @pytest.mark.parametrize("is_split_first", [True, False])
 def test_a_split_and_a_seek(is_split_first: bool) -> None:
-    """Back to the beginning: all of it is unread again, also what is sealed; forward: nothing from before is."""
+    """A seek to the beginning makes all messages unread, also sealed ones; a seek forward skips the earlier ones."""
 
     async def half_read(topic: Topic) -> None:
         topic.read("old", 0)
@@ -324,7 +324,7 @@ def test_a_split_and_a_seek(is_split_first: bool) -> None:
 
 
 async def gone(topic: Topic, results: list[object]) -> None:
-    """Deleted whole, whatever became of the other; and the name can live again at once."""
+    """The topic is deleted completely, whatever the other call did, and the name can be used again at once."""
     brokers = topic.brokers
     assert None in results, results
     assert all(one in (None, 2) or isinstance(one, TopicGone) for one in results), results
@@ -356,7 +356,7 @@ def test_a_subscription_and_a_deletion(first: Work, second: Work) -> None:
 
 @pytest.mark.parametrize("is_split_first", [True, False])
 def test_a_split_and_a_collection(is_split_first: bool) -> None:
-    """Segment 0 is read and past its time, 1 will be sealed unread: the one goes in the end, the other stays."""
+    """Segment 0 is read and past retention, 1 will be sealed unread: the first is deleted, the second is kept."""
 
     async def ready(topic: Topic) -> None:
         topic.read("old", 0)
@@ -375,8 +375,8 @@ def test_a_split_and_a_collection(is_split_first: bool) -> None:
 
 
 @pytest.mark.parametrize("is_subscribed_first", [True, False])
-def test_a_segment_is_pruned_while_a_subscription_is_being_created(is_subscribed_first: bool) -> None:
-    """What the layout had when the subscription was confirmed is there for it, unread; or it was gone by then."""
+def test_prune_during_the_creation_of_a_subscription(is_subscribed_first: bool) -> None:
+    """Segments of the layout at the subscription's confirmation are kept unread, or were pruned before it."""
     confirmed: dict[int, int] = {}  # segments of the layout, with what was in them
 
     async def ready(topic: Topic) -> None:
@@ -392,7 +392,7 @@ def test_a_segment_is_pruned_while_a_subscription_is_being_created(is_subscribed
     async def nothing_taken(topic: Topic, results: list[object]) -> None:
         assert not [one for one in results if isinstance(one, BaseException)], results
         await topic.calm()
-        assert set(confirmed) == set(topic.record.segments), "pruned, though somebody was to read it"
+        assert set(confirmed) == set(topic.record.segments), "pruned although a subscription needs it"
         assert len(topic.unread("new")) == sum(confirmed.values())
 
     topics: list[Topic] = []
@@ -400,8 +400,8 @@ def test_a_segment_is_pruned_while_a_subscription_is_being_created(is_subscribed
     at_every_step(*in_order(*pair, is_subscribed_first), nothing_taken, steps_min=3, prepare=ready, retention_minutes=0)
 
 
-def test_a_subscription_that_was_on_its_way_when_it_was_decided_what_may_go() -> None:
-    """Registered before the pruned layout is written, and ready before that is done: then nothing may be pruned."""
+def test_subscription_created_during_the_gc_decision_keeps_segments() -> None:
+    """A subscription that is registered before the pruned layout is written prevents the prune."""
 
     async def story() -> None:
         async with Brokers("a", retention_minutes=0, sweep_seconds=3_600.0, idle_seconds=3_600.0) as brokers:
@@ -428,7 +428,7 @@ def test_a_subscription_that_was_on_its_way_when_it_was_decided_what_may_go() ->
             await asyncio.gather(*tasks)
             brokers.faults.hold = None
             await topic.calm()
-            assert sorted(topic.record.segments) == had, "pruned, though somebody was to read it"
+            assert sorted(topic.record.segments) == had, "pruned although a subscription needs it"
             assert topic.unread("new") == topic.sent
 
     run_simulated(story())
@@ -437,8 +437,8 @@ def test_a_subscription_that_was_on_its_way_when_it_was_decided_what_may_go() ->
 # -- many
 
 
-def test_a_very_wide_split_asks_a_few_owners_at_a_time_and_is_patient_with_each() -> None:
-    """An owner is the slower the more is asked of it: asked for all 300 at once, it would not answer in time."""
+def test_wide_split_limits_concurrent_requests() -> None:
+    """The owner slows down with concurrent requests; 300 at once would time out."""
     busy, most = 0, 0
 
     async def story() -> None:
@@ -465,8 +465,8 @@ def test_a_very_wide_split_asks_a_few_owners_at_a_time_and_is_patient_with_each(
 
 
 @pytest.mark.parametrize("fate", ["unanswered", "refused", "slow"])
-def test_every_write_and_request_of_a_split_that_is_applied_and_not_answered(fate: str) -> None:
-    """One after another, once each: "unanswered" is a timeout of what was done, "refused" of what was not."""
+def test_split_survives_every_lost_answer(fate: str) -> None:
+    """Each step fails once: "unanswered" is applied and times out, "refused" is not applied."""
 
     async def story(index: int) -> bool:
         async with Brokers("a", seed=index) as brokers:
@@ -493,8 +493,8 @@ def test_every_write_and_request_of_a_split_that_is_applied_and_not_answered(fat
     assert struck >= 5, f"only {struck} steps"
 
 
-def test_the_stories_would_notice() -> None:
-    """A lost message is missed, an orphan is found."""
+def test_checks_detect_violations() -> None:
+    """The checks find a lost message and an orphaned segment."""
 
     async def story() -> None:
         async with Brokers("a") as brokers:
@@ -515,7 +515,7 @@ def test_the_stories_would_notice() -> None:
     run_simulated(story())
 
 
-def test_positions_count_from_nought() -> None:
+def test_positions_start_at_zero() -> None:
     """`read` acknowledges by position: one entry each."""
 
     async def story() -> None:

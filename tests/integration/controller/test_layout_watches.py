@@ -1,6 +1,6 @@
-"""Layouts as they are told to watchers while reads are late: never an older one after a newer one, nobody forgotten.
+"""Layout watches with late reads: no watcher gets an older layout after a newer one, and none is forgotten.
 
-The real `Watches` on a memory store whose reads can be held back: what was read is then older than what is told
+The real `Watches` on a memory store whose reads can be held back, so that a read is older than the records pushed
 meanwhile. Time is simulated.
 """
 
@@ -33,7 +33,7 @@ from tests.support.models.layout_histories import split
 
 
 class LateStore(MemoryStore):
-    """A read sees what is there when it is made, and answers when it may."""
+    """A read takes the value at its start and answers when the test allows it."""
 
     def __init__(self, clock: LoopClock) -> None:
         super().__init__(clock)
@@ -52,8 +52,8 @@ class LateStore(MemoryStore):
         return found
 
 
-class Told:
-    """A watcher's session: what it was told, in order; ("gone", code) at its end."""
+class RecordingListener:
+    """Records the layouts of a watch, in order; ("gone", code) at its end."""
 
     def __init__(self) -> None:
         self.news: list[tuple[object, ...]] = []
@@ -69,7 +69,7 @@ class Told:
 
 @dataclass
 class Nursery:
-    """How topics come to life here: as the test says."""
+    """Creates topics as the test defines."""
 
     create: Callable[[], None] = lambda: None
     woken: list[TopicName] = field(default_factory=list)
@@ -109,10 +109,10 @@ class World:
     async def remove(self) -> None:
         await self.store.delete(scalable_topic_key(TOPIC), expected=ANY)
 
-    def watch(self, *, create: bool = False) -> Told:
-        told = Told()
-        self.watches.watch(TOPIC, told, create=create)
-        return told
+    def watch(self, *, create: bool = False) -> RecordingListener:
+        listener = RecordingListener()
+        self.watches.watch(TOPIC, listener, create=create)
+        return listener
 
     async def read_begun(self) -> None:
         """A watcher's read has seen what is there, and its answer is held back."""
@@ -122,20 +122,20 @@ class World:
                 await self.clock.sleep(0.001)
 
     async def settle(self) -> None:
-        """Everything that can happen has happened."""
+        """Waits until all pending work is done."""
         self.store.may_answer.set()
         await asyncio.sleep(5)
 
 
 def simulated(story: Callable[[World], Coroutine[None, None, None]]) -> Callable[[], None]:
-    """A test that is a story in a world of its own, on simulated time."""
+    """Makes a test of an async function, with its own World and simulated time."""
 
-    async def told() -> None:
+    async def listener() -> None:
         async with World() as world:
             await story(world)
 
     def test() -> None:
-        run_simulated(told())
+        run_simulated(listener())
 
     test.__name__, test.__doc__ = story.__name__, story.__doc__
     return test
@@ -154,23 +154,23 @@ def versioned(found: TopicRecord) -> Versioned:
 
 
 @simulated
-async def test_a_read_that_comes_after_what_the_leader_said(world: World) -> None:
+async def test_late_read_does_not_replace_a_pushed_record(world: World) -> None:
     await world.save(record(0))
     world.store.may_answer.clear()
-    told = world.watch()
+    listener = world.watch()
     await world.read_begun()  # it has seen epoch 0
     await world.save(record(2))
     world.watches.on_record(TOPIC, record(1))
     world.watches.on_record(TOPIC, record(2))
     await world.settle()
-    assert told.news == [(1, 1), (1, 2)]
+    assert listener.news == [(1, 1), (1, 2)]
 
 
 @simulated
-async def test_a_read_that_does_not_know_of_the_plan_that_the_leader_told(world: World) -> None:
-    """Of the same epoch: no layout is older than the other, and still the plan must not be taken back."""
+async def test_late_read_does_not_hide_a_pushed_plan(world: World) -> None:
+    """Both records have the same epoch, and the plan must not be lost."""
     await world.save(record(0))
-    told = world.watch()
+    listener = world.watch()
     await world.settle()
     world.store.may_answer.clear()
     world.watches.look_again()
@@ -179,44 +179,44 @@ async def test_a_read_that_does_not_know_of_the_plan_that_the_leader_told(world:
     running = planned(record(0), "op", plan, now_ms=1)
     await world.save(running)
     world.watches.on_record(TOPIC, running)
-    assert told.plans == ["", "op"]
+    assert listener.plans == ["", "op"]
     await world.settle()
-    assert told.plans == ["", "op"]
+    assert listener.plans == ["", "op"]
 
 
 @simulated
-async def test_a_read_that_is_older_than_the_last_one(world: World) -> None:
-    """A replica that lags behind answers the second read: its layout is not told, and the next change is."""
+async def test_read_older_than_the_last_one_is_ignored(world: World) -> None:
+    """The second read returns an older record: it is not sent, and the next change is."""
     await world.save(record(3))
-    told = world.watch()
+    listener = world.watch()
     await world.settle()
-    assert told.news == [(1, 3)]
+    assert listener.news == [(1, 3)]
     world.store.answers = [versioned(record(1)), versioned(record(2))]
     for _ in "12":
         reads = world.store.reads
         world.watches.look_again()
         await world.settle()
         assert world.store.reads > reads
-    assert told.news == [(1, 3)]
+    assert listener.news == [(1, 3)]
     await world.save(record(4))
     await world.settle()
-    assert told.news == [(1, 3), (1, 4)]
+    assert listener.news == [(1, 3), (1, 4)]
 
 
 @simulated
-async def test_a_burst_of_changes_during_a_read_is_told_once_and_in_order(world: World) -> None:
+async def test_burst_of_changes_during_a_read_is_one_push(world: World) -> None:
     await world.save(record(0))
     world.store.may_answer.clear()
-    told = world.watch()
+    listener = world.watch()
     await world.read_begun()
     for epoch in range(1, 6):
         await world.save(record(epoch))
     await world.settle()
-    assert told.news == [(1, 0), (1, 5)]
+    assert listener.news == [(1, 0), (1, 5)]
 
 
 @simulated
-async def test_who_comes_late_hears_what_the_others_know_and_not_less(world: World) -> None:
+async def test_late_watcher_gets_the_newest_known_layout(world: World) -> None:
     await world.save(record(0))
     first = world.watch()
     await world.settle()
@@ -231,8 +231,8 @@ async def test_who_comes_late_hears_what_the_others_know_and_not_less(world: Wor
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_created_while_the_first_answer_is_on_its_way(create: bool) -> None:
-    """Who may create it finds it made by somebody else; who may not hears that it was not there, as it was."""
+def test_topic_created_during_the_first_read(create: bool) -> None:
+    """With `create` the watcher gets the topic that was created concurrently; without, it fails as the read said."""
 
     async def story() -> None:
         async with World() as world:
@@ -242,11 +242,11 @@ def test_created_while_the_first_answer_is_on_its_way(create: bool) -> None:
 
             world.nursery.create = taken
             world.store.may_answer.clear()
-            told = world.watch(create=create)
+            listener = world.watch(create=create)
             await world.read_begun()  # nothing is there
             await world.save(record(0))
             await world.settle()
-            assert told.news == ([(1, 0)] if create else [("gone", TopicGone.code)])
+            assert listener.news == ([(1, 0)] if create else [("gone", TopicGone.code)])
             again = world.watch()
             await world.settle()
             assert again.news == [(1, 0)]
@@ -255,39 +255,39 @@ def test_created_while_the_first_answer_is_on_its_way(create: bool) -> None:
 
 
 @simulated
-async def test_deleted_while_the_first_answer_is_on_its_way(world: World) -> None:
+async def test_topic_deleted_during_the_first_read(world: World) -> None:
     await world.save(record(2))
     world.store.may_answer.clear()
-    told = world.watch()
+    listener = world.watch()
     await world.read_begun()
     await world.remove()
     await world.settle()
-    assert told.news == [(1, 2), ("gone", TopicGone.code)]
-    assert len(world.watches) == 0, "nobody is left waiting"
+    assert listener.news == [(1, 2), ("gone", TopicGone.code)]
+    assert len(world.watches) == 0, "no watcher is left waiting"
 
 
 @simulated
-async def test_deleted_and_created_again_while_the_first_answer_is_on_its_way(world: World) -> None:
-    """The next life has a lower epoch: that is no reason not to tell it."""
+async def test_topic_recreated_during_the_first_read(world: World) -> None:
+    """The next incarnation has a lower epoch and is sent all the same."""
     await world.save(record(2))
     world.store.may_answer.clear()
-    told = world.watch()
+    listener = world.watch()
     await world.read_begun()
     await world.remove()
     await world.save(record(0, incarnation=2))
     await world.settle()
-    assert told.news == [(1, 2), (2, 0)]
+    assert listener.news == [(1, 2), (2, 0)]
     await world.save(record(1, incarnation=2))
     await world.settle()
-    assert told.news[-1] == (2, 1)
+    assert listener.news[-1] == (2, 1)
 
 
 @simulated
-async def test_being_deleted_is_gone_for_watchers(world: World) -> None:
+async def test_topic_being_deleted_fails_the_watch(world: World) -> None:
     await world.save(replace(record(1), is_deleting=True))
-    told = world.watch()
+    listener = world.watch()
     await world.settle()
-    assert told.news == [("gone", TopicGone.code)]
+    assert listener.news == [("gone", TopicGone.code)]
     await world.remove()
     await world.save(record(0, incarnation=2))
     again = world.watch()
@@ -296,14 +296,14 @@ async def test_being_deleted_is_gone_for_watchers(world: World) -> None:
 
 
 @simulated
-async def test_a_watcher_that_leaves_during_a_read_hears_nothing_and_leaves_nothing(world: World) -> None:
+async def test_watcher_that_leaves_during_a_read_gets_nothing(world: World) -> None:
     await world.save(record(0))
     world.store.may_answer.clear()
-    told = Told()
-    watcher = world.watches.watch(TOPIC, told, create=False)
+    listener = RecordingListener()
+    watcher = world.watches.watch(TOPIC, listener, create=False)
     await world.read_begun()
     watcher.close()
     await world.settle()
-    assert told.news == []
+    assert listener.news == []
     assert len(world.watches) == 0
     assert not world.watches._topics

@@ -1,4 +1,4 @@
-"""The life of a scalable topic on every metadata store there is: created, split, watched, taken over, deleted."""
+"""A scalable topic on every metadata store: create, split, watch, change of leader, delete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOPIC = TopicName.parse("topic://public/default/a b/100%#ü")
 
 
 class Rules(NoRules):
-    """Nothing but what a namespace without policies says; topics are not made by their use here."""
+    """A namespace without policies; topics are not created by their use."""
 
     async def create_by_use(self, topic: TopicName) -> None:
         raise TopicGone(f"{topic} does not exist")
@@ -103,7 +103,7 @@ async def two(store: MetadataStore) -> AsyncIterator[tuple[Placing, ScalableTopi
 
 
 @pytest.mark.parametrize("kind", STORES)
-async def test_a_topic_lives_on(kind: str, tmp_path: Path) -> None:
+async def test_topic_survives_a_change_of_leader(kind: str, tmp_path: Path) -> None:
     async with open_store(url_of(kind, tmp_path), SystemClock()) as store, two(store) as (placing, a, b):
         await a.create(TOPIC, 2, {"team": "x"})
         listener = Listener()
@@ -116,9 +116,9 @@ async def test_a_topic_lives_on(kind: str, tmp_path: Path) -> None:
         link = Link()
         await a.register(TOPIC, wish, link)
         async with asyncio.timeout(60):  # the sealed parent is empty, which its owner says when it is asked
-            while not link.told or len(link.told[-1].segments) != 1 + 3:
+            while not link.received or len(link.received[-1].segments) != 1 + 3:
                 await SystemClock().sleep(0.01)
-        given = link.told[-1]
+        given = link.received[-1]
         placing.owner, placing.ownership_epoch = "b", 1
         a.placement_changed(has_gained=False)
         b.placement_changed(has_gained=True)  # it has a session: b finds it by itself

@@ -1,8 +1,8 @@
-"""A seek of an ordered subscription, and its leader dies before any one of its writes and requests: the next one brings
-it to its end. Real shells, simulated time.
+"""A seek of an ordered subscription whose leader crashes before each of its writes and requests; the next leader
+completes it. Real shells, simulated time.
 
-At every moment, whatever a consumer was told so far: a segment that is to be read again lets nobody in while an
-ancestor of it is.
+Invariant: a segment that is read again admits no consumer, under any assignment sent so far, while an ancestor is
+undrained.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CONSUMERS = ("a", "b")
 class Reader:
     name: str
     link: Link = field(default_factory=Link)
-    told: list[AssignedSegments] = field(default_factory=list)  # over all its connections
-    seat: ConsumerRegistration | None = None
+    received: list[AssignedSegments] = field(default_factory=list)  # over all its connections
+    registration: ConsumerRegistration | None = None
 
     @property
     def everything(self) -> list[AssignedSegments]:
-        return [*self.told, *self.link.told]
+        return [*self.received, *self.link.received]
 
     @property
     def has(self) -> set[int]:
@@ -40,14 +40,14 @@ class Reader:
         return {one.segment_id for one in last.segments}
 
     async def register(self, brokers: Brokers) -> None:
-        """With whoever leads; says what it was told last, as a client does that comes back."""
-        self.told, self.link = self.everything, Link()
-        generation = self.told[-1].generation if self.told else None
+        """Registers at the leader with its last generation, like a client that reconnects."""
+        self.received, self.link = self.everything, Link()
+        generation = self.received[-1].generation if self.received else None
         wish = Registration("s", SubscriptionKind.STREAM, self.name, Start.EARLIEST, (), generation)
         owner = brokers.placing.owner
         assert owner is not None
-        assigned, self.seat = await brokers.controllers[owner].register(TOPIC, wish, self.link)
-        self.told.append(assigned)
+        assigned, self.registration = await brokers.controllers[owner].register(TOPIC, wish, self.link)
+        self.received.append(assigned)
 
 
 class Story:
@@ -92,21 +92,21 @@ class Story:
                 self.brokers.shelf.acknowledge(name, "s", position)
 
     def check(self, moment: str) -> None:
-        """Until the parent was read again."""
+        """No child is admitted until the parent is read again."""
         self.moments.append(moment)
         for child in (1, 2):
             cursor = self.stored(child).cursors["s"]
             if cursor.next == MESSAGES:
                 continue  # not sought yet: who reads it reads the old tail
             for reader in self.readers:
-                for told in reader.everything:
-                    if any(one.segment_id == child for one in told.segments):
-                        admitted = cursor.fence.admits(reader.name, child, told.generation)
+                for received in reader.everything:
+                    if any(one.segment_id == child for one in received.segments):
+                        admitted = cursor.fence.admits(reader.name, child, received.generation)
                         assert not admitted, f"{moment}: {reader.name} is let in to {child} before its parent is read"
 
 
 async def told_moments() -> list[str]:
-    """What is written and asked for in a seek that nothing happens to."""
+    """Writes and requests of an undisturbed seek."""
     async with Brokers("a", "b") as brokers:
         story = Story(brokers)
         await story.begin()
@@ -133,7 +133,7 @@ async def finish(story: Story) -> None:
     assert [len(brokers.shelf.unread(story.stored(one).ref.name, "s")) for one in (1, 2)] == [MESSAGES] * 2
 
 
-def test_a_seek_takes_back_moves_and_gives_out_in_this_order() -> None:
+def test_seek_revokes_then_moves_then_assigns() -> None:
     moments = run_simulated(told_moments())
     seeks = [n for n, moment in enumerate(moments) if moment.startswith("Seek")]
     groups = [n for n, moment in enumerate(moments) if "/groups/" in moment]
@@ -143,7 +143,7 @@ def test_a_seek_takes_back_moves_and_gives_out_in_this_order() -> None:
 
 
 @pytest.mark.parametrize("kind", ["killed", "deposed"])
-def test_the_leader_ends_before_any_step_of_a_seek(kind: str) -> None:
+def test_seek_survives_a_leader_change_at_every_step(kind: str) -> None:
     steps = len(run_simulated(told_moments()))
     assert steps >= 7
     for number in range(steps):
@@ -177,7 +177,7 @@ async def taken_over(number: int, kind: str) -> None:
         await asyncio.wait_for(turning.wait(), 60)
         if kind == "killed":
             await brokers.kill("a")
-            asked.cancel()  # whoever asked it is not answered any more
+            asked.cancel()  # the caller gets no answer any more
         brokers.lead("b")
         await brokers.controllers["b"].activate(TOPIC)
         for reader in story.readers:

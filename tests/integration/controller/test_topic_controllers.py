@@ -1,4 +1,4 @@
-"""The shells of the controllers on a memory store: loading, terms, taking over, garbage, faults. Time is simulated."""
+"""The shells of the controller on a memory store: loading, terms, leader changes, garbage, faults. Simulated time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.in_memory.simulated_loop import run_simulated
 EARLIEST, STREAM = Start.EARLIEST, SubscriptionKind.STREAM
 
 
-def test_a_topic_is_loaded_when_needed_and_unloaded_when_idle() -> None:
+def test_topic_is_loaded_on_use_and_unloaded_when_idle() -> None:
     async def story() -> None:
         async with Brokers("a", idle_seconds=5.0, sweep_seconds=5.0) as brokers:
             a = brokers.controllers["a"]
@@ -42,7 +42,7 @@ def test_a_topic_is_loaded_when_needed_and_unloaded_when_idle() -> None:
     run_simulated(story())
 
 
-def test_terms_grow_per_name_also_over_deletion() -> None:
+def test_terms_grow_per_name_across_deletion() -> None:
     async def story() -> None:
         async with Brokers("a", "b") as brokers:
             terms = []
@@ -66,7 +66,7 @@ def test_terms_grow_per_name_also_over_deletion() -> None:
     run_simulated(story())
 
 
-def test_two_who_take_the_office_at_once_have_different_terms() -> None:
+def test_concurrent_leaders_acquire_different_terms() -> None:
     async def story() -> None:
         async with Brokers("a", seed=3, trouble=0.4) as brokers:
             offices = [LeaderTerms(brokers.store, name) for name in "abcdefgh"]
@@ -75,7 +75,7 @@ def test_two_who_take_the_office_at_once_have_different_terms() -> None:
                 try:
                     return await one.acquire(TOPIC, 0)
                 except Error:
-                    return None  # nobody knows: then it is nobody's
+                    return None  # the outcome is unknown, so the term is not used
 
             taken = [term for term in await asyncio.gather(*map(take, offices * 5)) if term is not None]
             assert len(taken) == len(set(taken)) > 5
@@ -83,12 +83,12 @@ def test_two_who_take_the_office_at_once_have_different_terms() -> None:
     run_simulated(story())
 
 
-def test_a_former_leader_that_does_not_know_it_changes_nothing() -> None:
+def test_former_leader_that_is_unaware_changes_nothing() -> None:
     async def story() -> None:
         async with Brokers("a", "b") as brokers:
             a = brokers.controllers["a"]
             await a.create(TOPIC, 1, {})
-            brokers.places["a"].believes = True  # frozen past its session: it never heard that b took over
+            brokers.places["a"].believes = True  # frozen past its session: it does not know that b leads now
             old = a.controllers.leading(TOPIC)
             assert old is not None
             b = brokers.lead("b")
@@ -107,8 +107,8 @@ def test_a_former_leader_that_does_not_know_it_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("step", ["put /topics", "Create 1", "Create 2", "Seal 0", "put /topics:2", "put /topics:3"])
-def test_whoever_leads_next_finishes_what_was_begun(step: str) -> None:
-    """The leader dies right before its n-th write of the record, or before a request to an owner."""
+def test_next_leader_finishes_an_operation_after_a_crash(step: str) -> None:
+    """The leader crashes before its n-th write of the record, or before a request to an owner."""
 
     async def story() -> None:
         async with Brokers("a", "b") as brokers:
@@ -136,7 +136,7 @@ def test_whoever_leads_next_finishes_what_was_begun(step: str) -> None:
                 await brokers.kill("a")
             waiting.cancel()
             b = brokers.lead("b")
-            assert await b.split(TOPIC, 0, operation_id="op") == 1  # the same operation, whoever did what of it
+            assert await b.split(TOPIC, 0, operation_id="op") == 1  # the same operation, on both leaders
             record = brokers.record()
             assert record is not None
             assert [one.segment_id for one in record.layout.active] == [1, 2]
@@ -150,11 +150,11 @@ def test_whoever_leads_next_finishes_what_was_begun(step: str) -> None:
     run_simulated(story())
 
 
-def test_an_interrupted_operation_is_resumed_without_being_asked() -> None:
+def test_interrupted_operation_is_resumed_without_a_call() -> None:
     async def story() -> None:
         async with Brokers("a", "b") as brokers:
             a = brokers.controllers["a"]
-            for number in range(30):  # others, which nobody needs to touch
+            for number in range(30):  # other topics, which must not be loaded
                 await a.create(TOPIC.parse(f"topic://public/default/t{number}"), 1, {})
             await a.create(TOPIC, 1, {})
 
@@ -176,7 +176,7 @@ def test_an_interrupted_operation_is_resumed_without_being_asked() -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_doubtful_writes_and_lost_answers_lead_to_one_outcome_each(seed: int) -> None:
+def test_doubtful_writes_lead_to_one_outcome_per_operation(seed: int) -> None:
     async def story() -> None:
         async with Brokers("a", "b", seed=seed, trouble=0.25) as brokers:
             brokers.faults.trouble = 0.0
@@ -213,7 +213,7 @@ def test_doubtful_writes_and_lost_answers_lead_to_one_outcome_each(seed: int) ->
     run_simulated(story())
 
 
-def test_calls_at_the_same_time_are_done_one_after_another() -> None:
+def test_concurrent_calls_run_one_after_another() -> None:
     async def story() -> None:
         async with Brokers("a") as brokers:
             a = brokers.controllers["a"]
@@ -237,7 +237,7 @@ def test_calls_at_the_same_time_are_done_one_after_another() -> None:
     run_simulated(story())
 
 
-def test_limits_and_conflicts_have_names() -> None:
+def test_limits_and_conflicts_have_error_codes() -> None:
     async def story() -> None:
         async with Brokers("a", max_segments=4) as brokers:
             a = brokers.controllers["a"]
@@ -260,7 +260,7 @@ def test_limits_and_conflicts_have_names() -> None:
     run_simulated(story())
 
 
-def test_read_segments_go_after_their_time_and_unread_ones_stay() -> None:
+def test_drained_segments_are_deleted_after_retention() -> None:
     async def story() -> None:
         async with Brokers("a", retention_minutes=60, sweep_seconds=60.0, idle_seconds=60.0) as brokers:
             a = brokers.controllers["a"]
@@ -276,7 +276,7 @@ def test_read_segments_go_after_their_time_and_unread_ones_stay() -> None:
             assert record is not None
             assert 0 in record.segments, "unread data is never dropped, however old"
             brokers.shelf.acknowledge(parent, "slow", Position(0, 0))
-            await asyncio.sleep(3 * 3600)  # nobody has it loaded meanwhile
+            await asyncio.sleep(3 * 3600)  # it is not loaded meanwhile
             record = brokers.record()
             assert record is not None
             assert sorted(record.segments) == [1, 2]
@@ -288,7 +288,7 @@ def test_read_segments_go_after_their_time_and_unread_ones_stay() -> None:
     run_simulated(story())
 
 
-def test_a_namespace_says_how_long_and_nothing_goes_before() -> None:
+def test_namespace_retention_overrides_the_default() -> None:
     async def story() -> None:
         async with Brokers("a", sweep_seconds=60.0) as brokers:
             brokers.rules.said = (10, -1)
@@ -303,7 +303,7 @@ def test_a_namespace_says_how_long_and_nothing_goes_before() -> None:
     run_simulated(story())
 
 
-def test_a_drain_that_its_owner_did_not_live_to_tell_is_asked_for() -> None:
+def test_drain_not_reported_by_a_crashed_owner_is_asked_for() -> None:
     async def story() -> None:
         async with Brokers("a") as brokers:
             a, shelf, link = brokers.controllers["a"], brokers.shelf, Link()
@@ -315,17 +315,17 @@ def test_a_drain_that_its_owner_did_not_live_to_tell_is_asked_for() -> None:
             listeners, shelf._listeners = shelf._listeners, []
             shelf.acknowledge(parent, "s", at)  # drained, durable; and its owner dies
             shelf._listeners = listeners
-            a.placement_changed(has_gained=False)  # somebody else has died: nothing is asked
+            a.placement_changed(has_gained=False)  # another broker crashed: no owner is asked
             await asyncio.sleep(5)
-            assert not link.told
+            assert not link.received
             brokers.placing.owner_epochs[parent] = 1
             a.placement_changed(has_gained=False)
-            await brokers.until(lambda: bool(link.told) and len(link.told[-1].segments) == 2)
+            await brokers.until(lambda: bool(link.received) and len(link.received[-1].segments) == 2)
 
     run_simulated(story())
 
 
-def test_sessions_survive_their_leader_and_a_silent_member_is_replaced_after_its_grace() -> None:
+def test_sessions_survive_a_leader_change_and_expire_after_grace() -> None:
     async def story() -> None:
         async with Brokers("a", "b", session_grace_seconds=10.0, drain_seconds=5.0) as brokers:
             closed: list[str] = []
@@ -337,21 +337,21 @@ def test_sessions_survive_their_leader_and_a_silent_member_is_replaced_after_its
             second, _ = await a.register(TOPIC, Registration("s", STREAM, "two", EARLIEST), two)
             assert len(first.segments) == 2
             assert not second.segments
-            await brokers.until(lambda: bool(two.told) and len(two.told[-1].segments) == 1)
-            assert closed == ["one"]  # it did not let go by itself
+            await brokers.until(lambda: bool(two.received) and len(two.received[-1].segments) == 1)
+            assert closed == ["one"]  # it did not release by itself
             await brokers.kill("a")
             b = brokers.lead("b")
             await brokers.until(lambda: len(b.controllers) == 1)  # not asked by anybody
             back = Link()
             again, _ = await b.register(TOPIC, Registration("s", STREAM, "two", EARLIEST), back)
-            assert again.segments == two.told[-1].segments
-            await brokers.until(lambda: bool(back.told) and len(back.told[-1].segments) == 2)
+            assert again.segments == two.received[-1].segments
+            await brokers.until(lambda: bool(back.received) and len(back.received[-1].segments) == 2)
             assert "one" in closed
 
     run_simulated(story())
 
 
-def test_an_operation_passes_the_gate_of_metadata_once_as_a_whole() -> None:
+def test_operation_enters_the_write_gate_once() -> None:
     async def story() -> None:
         async with Brokers("a") as brokers:
             a, gate = brokers.controllers["a"], brokers.gate
@@ -382,7 +382,7 @@ def test_an_operation_passes_the_gate_of_metadata_once_as_a_whole() -> None:
     run_simulated(story())
 
 
-def test_a_deletion_that_fails_three_times_is_tried_again() -> None:
+def test_failed_segment_deletion_is_retried() -> None:
     async def story() -> None:
         async with Brokers("a", retention_minutes=0, sweep_seconds=5.0) as brokers:
             a = brokers.controllers["a"]
@@ -407,7 +407,7 @@ def test_a_deletion_that_fails_three_times_is_tried_again() -> None:
     run_simulated(story())
 
 
-def test_a_registration_that_ends_after_its_connection_does_not_stay_connected() -> None:
+def test_registration_of_a_closed_connection_is_disconnected() -> None:
     async def story() -> None:
         async with Brokers("a", session_grace_seconds=10.0) as brokers:
             a = brokers.controllers["a"]
@@ -434,7 +434,7 @@ def test_a_registration_that_ends_after_its_connection_does_not_stay_connected()
     run_simulated(story())
 
 
-def test_what_a_leader_leaves_unfinished_goes_on_though_it_stays_here() -> None:
+def test_unfinished_work_continues_on_the_same_broker() -> None:
     async def story() -> None:
         async with Brokers("a", sweep_seconds=3_600.0, idle_seconds=3_600.0) as brokers:
             a = brokers.controllers["a"]
@@ -445,7 +445,7 @@ def test_what_a_leader_leaves_unfinished_goes_on_though_it_stays_here() -> None:
                 nonlocal refusals
                 if what == "Seal 0" and refusals:
                     refusals -= 1
-                    raise StaleTerm("somebody else has spoken")
+                    raise StaleTerm("a later leader has sent a request")
 
             brokers.faults.before = before
             leader = await a.controllers.lead(TOPIC)
@@ -460,10 +460,10 @@ class ForeignLink(Link):
     reports_releases = False
 
 
-def test_a_client_without_generations_is_named_to_the_owners_before_it_is_told() -> None:
+def test_pulsar_client_is_granted_before_its_assignment_is_sent() -> None:
     async def story() -> None:
         async with Brokers("a", session_grace_seconds=10.0, drain_seconds=5.0) as brokers:
-            a, asked, told = brokers.controllers["a"], list[str](), list[int]()
+            a, asked, received = brokers.controllers["a"], list[str](), list[int]()
             brokers.faults.before = asked.append
             await a.create(TOPIC, 2, {})
             one, two = ForeignLink(), ForeignLink()
@@ -474,11 +474,11 @@ def test_a_client_without_generations_is_named_to_the_owners_before_it_is_told()
             fences = [brokers.shelf.segments[name].cursors["s"].fence for name in names]
             assert {fence.holder for fence in fences} == {"one"}
             await a.register(TOPIC, Registration("s", STREAM, "two", EARLIEST), two)
-            await brokers.until(lambda: bool(two.told) and len(two.told[-1].segments) == 1)
+            await brokers.until(lambda: bool(two.received) and len(two.received[-1].segments) == 1)
             assert sorted(fence.holder for fence in fences) == ["one", "two"]
-            told += [segment.segment_id for segment in two.told[-1].segments]
-            assert "CloseReader" not in " ".join(asked)  # it is to let go by itself
+            received += [segment.segment_id for segment in two.received[-1].segments]
+            assert "CloseReader" not in " ".join(asked)  # it is expected to release by itself
             await asyncio.sleep(6)
-            assert f"CloseReader {told[0]}" in asked  # and is closed if it has not
+            assert f"CloseReader {received[0]}" in asked  # and is closed if it has not
 
     run_simulated(story())

@@ -1,4 +1,4 @@
-"""Assignment among slow consumers and leaders that die: one reader per segment, balance, fewest moves."""
+"""Assignment with slow consumers and crashing leaders: one reader per segment, balance, fewest moves."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class World:
         self.saved = AssignmentRecord()
         self.readers: dict[str, Reader] = {}
         self.timers: list[AwaitRelease] = []
-        self.said: deque[Holding | Released] = deque()  # by readers, not yet heard by the leader
+        self.sent: deque[Holding | Released] = deque()  # sent by readers, not yet received by the leader
         self.segments = segments
         self.do(SegmentsChanged(segments))
 
@@ -120,12 +120,12 @@ class World:
         assert moved == sum(map(len, kept.values())) - most_kept([len(ids) for ids in kept.values()], len(now))
 
     def hear(self, crash_after: int | None) -> None:
-        said = self.said.popleft()
-        if said.consumer in self.readers:
-            self.do(said, crash_after=crash_after)
+        sent = self.sent.popleft()
+        if sent.consumer in self.readers:
+            self.do(sent, crash_after=crash_after)
 
     def settle(self) -> None:
-        while self.said:
+        while self.sent:
             self.hear(None)
         for _ in range(50):
             for name, reader in sorted(self.readers.items()):
@@ -139,7 +139,7 @@ class World:
 
 
 def most_kept(counts: list[int], total: int) -> int:
-    """The naive twin: try every choice of who gets the larger shares."""
+    """A naive model: tries every choice of members with the larger shares."""
     share, larger = divmod(total, len(counts))
     return max(
         sum(min(count, share + (i in chosen)) for i, count in enumerate(counts))
@@ -149,7 +149,7 @@ def most_kept(counts: list[int], total: int) -> int:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_one_reader_balance_and_fewest_moves_whatever_happens(data: st.DataObject) -> None:
+def test_assignment_is_exclusive_balanced_and_sticky(data: st.DataObject) -> None:
     lives = data.draw(histories(steps_max=6, prunes=False))
     world = World(list(lives[0].active))
     step = 0
@@ -181,10 +181,10 @@ def test_one_reader_balance_and_fewest_moves_whatever_happens(data: st.DataObjec
             case "say" if names:
                 name = data.draw(st.sampled_from(names))
                 reader = world.readers[name]
-                world.said.append(Holding(name, reader.generation, frozenset(reader.holds)))
+                world.sent.append(Holding(name, reader.generation, frozenset(reader.holds)))
                 due = {timer.segment_id for timer in world.timers} - reader.holds
-                world.said.extend(Released(name, one, reader.generation) for one in sorted(due))
-            case "hear" if world.said:
+                world.sent.extend(Released(name, one, reader.generation) for one in sorted(due))
+            case "hear" if world.sent:
                 world.hear(crash)
             case "late" if world.timers:
                 timer = data.draw(st.sampled_from(world.timers))
@@ -196,7 +196,7 @@ def test_one_reader_balance_and_fewest_moves_whatever_happens(data: st.DataObjec
 
 @settings(max_examples=60, deadline=None)
 @given(histories(steps_max=8, prunes=False), st.permutations("abcd"))
-def test_a_parents_consumer_keeps_one_of_its_children(lives: list[Layout], order: list[str]) -> None:
+def test_parents_consumer_gets_a_child(lives: list[Layout], order: list[str]) -> None:
     machine = Assignment()
     for name in order:
         machine.handle(Joined(name))
@@ -219,7 +219,7 @@ def test_a_parents_consumer_keeps_one_of_its_children(lives: list[Layout], order
 
 
 @given(st.permutations("abcdef"))
-def test_the_same_whatever_the_order_of_joining_when_nothing_is_held_yet(order: list[str]) -> None:
+def test_assignment_does_not_depend_on_the_joining_order(order: list[str]) -> None:
     machine = Assignment()
     for name in order:
         machine.handle(Joined(name))
@@ -229,7 +229,7 @@ def test_the_same_whatever_the_order_of_joining_when_nothing_is_held_yet(order: 
     assert machine.assigned("a").segment_ids == (0, 1, 2)
 
 
-def test_a_join_among_many_costs_what_it_moves() -> None:
+def test_cost_of_a_join_is_proportional_to_its_moves() -> None:
     """Not the time, which depends on the machine: the ratio to a plain pass over the segments does not."""
     layout = Layout.initial(10_000, now_ms=0)
     machine = Assignment()
@@ -250,7 +250,7 @@ def test_a_join_among_many_costs_what_it_moves() -> None:
     assert min(joins) < 10 * min(passes), (joins, passes)
 
 
-def test_rebalance_of_a_grown_topic_moves_only_what_is_new() -> None:
+def test_rebalance_after_a_split_moves_only_new_segments() -> None:
     layout = Layout.initial(100, now_ms=0)
     machine = Assignment()
     for i in range(10):

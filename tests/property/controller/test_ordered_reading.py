@@ -1,7 +1,7 @@
-"""Layout, drain gate and assignment together: whatever splits, merges and moves, each key is read as it was written.
+"""Layout, drain tracker and assignment together: under splits, merges and moves each key is read in written order.
 
-A small world with one subscription. Producers write to the active segments, readers read what they hold, the owners
-tell when a sealed segment is drained; all that is told arrives late, and leaders change with what they had stored.
+A small model with one subscription. Producers write to the active segments, readers read what they hold, owners report
+drained segments. All messages arrive late, and leaders change with what they had stored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class World:
         self.written = 0
         self.read: dict[str, list[int]] = {key: [] for key in KEYS}
         self.readers: dict[str, Reader] = {}
-        self.told: deque[DrainEvent | Holding] = deque()
+        self.events_sent: deque[DrainEvent | Holding] = deque()
         self.assignment, self.gate = Assignment(), DrainTracker()
         self.stored: tuple[AssignmentRecord, DrainRecord] = self.assignment.record(), self.gate.record()
         self.gated(LayoutChanged(self.layout))
@@ -65,13 +65,13 @@ class World:
             self.entries.setdefault(one, [])
             self.cursor.setdefault(one, 0)
         self.layout = layout
-        for segment in layout.sealed:  # those that nobody has to read any more are drained when sealed
+        for segment in layout.sealed:  # those that are read already are drained when sealed
             self.look_drained(segment.segment_id)
         self.gated(LayoutChanged(layout))
 
     def look_drained(self, one: int) -> None:
         if not self.layout[one].is_active and self.cursor[one] == len(self.entries[one]):
-            self.told.append(Drained(one))
+            self.events_sent.append(Drained(one))
 
     def gated(self, event: DrainEvent) -> None:
         for effect in self.gate.handle(event):
@@ -96,7 +96,7 @@ class World:
         if reader.inbox:
             newest = reader.inbox.popleft()
             reader.generation, reader.holds = newest.generation, set(newest.segment_ids)
-            self.told.append(Holding(name, reader.generation, frozenset(reader.holds)))
+            self.events_sent.append(Holding(name, reader.generation, frozenset(reader.holds)))
 
     def read_one(self, name: str) -> None:
         for one in sorted(self.readers[name].holds):
@@ -109,11 +109,11 @@ class World:
                 return
 
     def hear(self) -> None:
-        told = self.told.popleft()
-        if not isinstance(told, Holding):
-            self.gated(told)
-        elif told.consumer in self.readers:
-            self.assigned(told)
+        events_sent = self.events_sent.popleft()
+        if not isinstance(events_sent, Holding):
+            self.gated(events_sent)
+        elif events_sent.consumer in self.readers:
+            self.assigned(events_sent)
 
     def fail_over(self) -> None:
         assignment, gate = self.stored
@@ -149,7 +149,7 @@ class World:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_each_key_in_order_and_nothing_unread(data: st.DataObject) -> None:
+def test_every_key_is_read_completely_and_in_order(data: st.DataObject) -> None:
     world = World()
     actions = ["write"] * 4 + ["read"] * 4 + ["apply"] * 3 + ["hear"] * 3
     actions += ["split", "split", "merge", "join", "leave", "late", "leader", "collect"]
@@ -164,7 +164,7 @@ def test_each_key_in_order_and_nothing_unread(data: st.DataObject) -> None:
                 world.read_one(name)
             case "apply" if name:
                 world.apply(name)
-            case "hear" if world.told:
+            case "hear" if world.events_sent:
                 world.hear()
             case "split" if len(world.layout.active) < 6:
                 one = data.draw(st.sampled_from(world.layout.active))
@@ -194,6 +194,6 @@ def test_each_key_in_order_and_nothing_unread(data: st.DataObject) -> None:
         for name in sorted(world.readers):
             world.apply(name)
             world.read_one(name)
-        while world.told:
+        while world.events_sent:
             world.hear()
     assert sum(map(len, world.read.values())) == world.written, "something is left unread"

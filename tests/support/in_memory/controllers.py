@@ -1,6 +1,6 @@
-"""The controllers of several brokers on one memory store, without brokers: real shells, simulated time, faults on call.
+"""The controllers of several brokers on one memory store, without brokers: real shells, simulated time, faults.
 
-Segments are on one `Shelf`; who leads what is said by the test. Store and host can refuse, lose answers or be slow.
+Segments are on one `Shelf`; the test decides which broker leads. Store and host can refuse, lose answers or be slow.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ TOPIC = TopicName.parse("topic://public/default/orders")
 
 @dataclass(slots=True)
 class Faults:
-    """What goes wrong, by chance or on call."""
+    """Injected faults: random, or chosen by the test."""
 
     chance: random.Random
     trouble: float = 0.0
-    before: Callable[[str], None] | None = None  # told of every write and request before it is made
-    hold: Callable[[str], Awaitable[None]] | None = None  # the same, and it is made when this returns
-    fate: Callable[[str], str] | None = None  # what becomes of it, when chance is not to decide
+    before: Callable[[str], None] | None = None  # called before every write and request
+    hold: Callable[[str], Awaitable[None]] | None = None  # the same; the write is made when this returns
+    fate: Callable[[str], str] | None = None  # its outcome, instead of a random one
 
     async def strike(self, what: str) -> str:
         if self.before is not None:
@@ -64,7 +64,7 @@ class Faults:
 
 
 class FaultyStore(MemoryStore):
-    """Writes whose answers get lost, or that are refused; reads are as they are."""
+    """Writes can be refused or lose their answers; reads are not disturbed."""
 
     def __init__(self, clock: LoopClock, trouble: Faults) -> None:
         super().__init__(clock)
@@ -83,7 +83,7 @@ class FaultyStore(MemoryStore):
 
 
 class FaultyHost:
-    """A door to the shelf for one broker."""
+    """The segment host of one broker, on the shelf."""
 
     def __init__(self, shelf: Shelf, clock: LoopClock, faults: Faults) -> None:
         self._inner, self._faults = MemoryHost(shelf, clock.now_ms), faults
@@ -117,7 +117,7 @@ class Url:
 
 
 class Placing:
-    """Who leads: one broker for all names, changed by the test."""
+    """One broker owns all names; the test changes it."""
 
     def __init__(self) -> None:
         self.owner: str | None = None
@@ -132,7 +132,7 @@ class Placing:
 class PlaceOf:
     placing: Placing
     broker: str
-    believes: bool = False  # it has been frozen and thinks that it is still its turn
+    believes: bool = False  # it was frozen and still believes that it owns the names
     believed: int = 0
 
     def is_here(self, topic: TopicName) -> bool:
@@ -153,7 +153,7 @@ class PlaceOf:
 
 @dataclass(slots=True)
 class NoRules:
-    """A namespace that says nothing, or what the test says."""
+    """A namespace without policies, or with the retention that the test sets."""
 
     said: tuple[int, int] | None = None
 
@@ -190,16 +190,16 @@ class NoActivation:
 
 
 class Link:
-    """A consumer's connection that remembers what it was told."""
+    """A consumer's connection that records its assignments."""
 
     reports_releases = True
 
     def __init__(self) -> None:
-        self.told: list[AssignedSegments] = []
+        self.received: list[AssignedSegments] = []
         self.error: Error | None = None
 
     def assigned(self, assignment: AssignedSegments) -> None:
-        self.told.append(assignment)
+        self.received.append(assignment)
 
     def ended(self, error: Error) -> None:
         self.error = error
@@ -236,7 +236,7 @@ class Brokers:
         await self.store.close()
 
     async def start(self, name: str) -> ScalableTopicService:
-        """A broker, or its next life."""
+        """Starts a broker, or its next incarnation."""
         self._lives += 1
         place = self.places[name] = self.placing.at(name)
         made = self.controllers[name] = ScalableTopicService(
@@ -254,7 +254,7 @@ class Brokers:
         return await made.__aenter__()
 
     async def kill(self, name: str) -> None:
-        """Its tasks end where they are; nothing is tidied up."""
+        """Its tasks end at once, without cleanup."""
         gone = self.controllers.pop(name)
         for tasks in (gone._tasks, gone.controllers._tasks, gone.watches._tasks):
             tasks.cancel()
@@ -267,7 +267,7 @@ class Brokers:
             self.placing.owner = None
 
     def lead(self, name: str) -> ScalableTopicService:
-        """From now on all names are this broker's."""
+        """This broker owns all names from now on."""
         before, self.placing.owner = self.placing.owner, name
         self.placing.ownership_epoch += before != name
         for other, controllers in self.controllers.items():

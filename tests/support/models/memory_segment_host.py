@@ -1,7 +1,7 @@
-"""Segments in memory: a complete model of the `SegmentHost` port for simulations and tests. Knows no broker.
+"""Segments in memory: a complete model of the `SegmentHost` port for simulations and tests.
 
-`Shelf` is what survives a crash: every segment with its entries, cursors and the token it remembers. `MemoryHost` is
-a door to it. Publishing, reading and acknowledging are here too, so that whole life stories can be told.
+`Shelf` is the durable state: every segment with its entries, cursors and fencing token. `MemoryHost` implements the
+port on it. `Shelf` can also publish, read and acknowledge, so that tests can follow messages.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Entry:
 class Cursor:
     next: int  # everything before this entry is acknowledged
     moved_by: set[str] = field(default_factory=set)  # operations that have moved it
-    is_drained: bool = False  # as it was last told
-    rewind_count: int = 0  # how often it was taken back out of a drained segment
+    is_drained: bool = False  # as last reported
+    rewind_count: int = 0  # how often a seek took it back in a drained segment
     fence: ReaderFence = field(default_factory=ReaderFence)
 
 
@@ -84,7 +84,7 @@ class StoredSegment:
     sequence_ids: dict[str, int] = field(default_factory=dict)
     sealed: SealFacts | None = None
     children: tuple[SegmentRef, ...] = ()
-    holds: dict[str, Position] = field(default_factory=dict)  # nothing is dropped here, so they only are remembered
+    holds: dict[str, Position] = field(default_factory=dict)  # only stored: the model deletes no entries
 
     def position(self, index: int) -> Position:
         return Position(self.ref.segment_id, index) if index >= 0 else EARLIEST
@@ -100,7 +100,7 @@ class Shelf:
         self._closers: list[Callable[[SegmentRef, str, str], None]] = []
 
     def on_close(self, callback: Callable[[SegmentRef, str, str], None]) -> None:
-        """Told of every reader (segment, subscription, member) that is to be closed: readers are not kept here."""
+        """Calls back for every reader (segment, subscription, member) to close; the model has no readers itself."""
         self._closers.append(callback)
 
     def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
@@ -171,7 +171,7 @@ class Shelf:
                 self._add_cursor(self._must(found, ref), spec)
                 return Done()
             case DenyCursor():
-                return Done()  # nobody waits here
+                return Done()  # the model has no waiting clients
             case DeleteCursor(_, _, subscription):
                 if found is not None:
                     found.cursors.pop(subscription, None)
@@ -295,7 +295,7 @@ class Shelf:
         return segment.position(len(segment.entries) - 1)
 
     def children_of(self, name: TopicName) -> tuple[SegmentRef, ...]:
-        """What a producer of a sealed segment is told."""
+        """The children that a producer of a sealed segment gets."""
         segment = self.segments.get(name)
         return segment.children if segment is not None else ()
 
@@ -315,7 +315,7 @@ class Shelf:
 
 
 class MemoryHost:
-    """The port, on a shelf that others may share."""
+    """The port on a shelf, which several hosts may share."""
 
     def __init__(self, shelf: Shelf, now_ms: Callable[[], int]) -> None:
         self._shelf = shelf

@@ -1,10 +1,11 @@
-"""One scalable topic in a world where everything goes wrong by seed: leaders, store and hosts of segments, one thread.
+"""Seeded simulation of one scalable topic with faults of leaders, store and segment hosts, in one thread.
 
-Time jumps from event to event. Every request (to the metadata or to a segment's owner) can be refused, lost, answered
-into the void, or applied long after its sender gave up. Leaders are killed or frozen between any two effects; a frozen
-one wakes up with its old term and goes on. The machines are the real ones, the metadata is the memory backend's data.
+Time jumps from event to event. Every request (to the metadata store or to a segment's owner) can be refused, lost,
+applied without an answer, or applied long after its sender gave up. Leaders are killed or frozen between any two
+effects; a frozen leader continues later with its old term. The machines are the real ones, the metadata is the memory
+backend's data.
 
-What must hold is checked at every write and every message; `World.finish` waits until all is calm and checks the rest.
+The invariants are checked at every write and every message; `World.finish` ends the faults and checks the final state.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ LINES_SHOWN = 90
 
 
 class Broken(AssertionError):
-    """Something that must always hold does not."""
+    """An invariant is violated."""
 
 
 class WorldClock:
@@ -108,7 +109,7 @@ class WorldClock:
 
 @dataclass(slots=True)
 class Asking:
-    """A call with all that was answered to it."""
+    """A call with all its answers."""
 
     call: Call | SubscriptionCall
     incarnation: int  # of the topic when it was asked
@@ -182,9 +183,9 @@ class World:
             try:
                 answer = apply()
             except Error as error:
-                told = error
+                failure = error
                 if fate not in ("answer", "late"):
-                    self.at(back, lambda: failed(told))
+                    self.at(back, lambda: failed(failure))
                 return
             if fate not in ("answer", "late"):
                 self.at(back, lambda: answered(answer))
@@ -211,7 +212,7 @@ class World:
         def apply() -> host.Answer:
             if isinstance(request, host.Create) and self.refusals.get(request.operation, 0) > 0:
                 self.refusals[request.operation] -= 1
-                raise HostError("no room for another segment")
+                raise HostError("the host accepts no further segment")
             if self.downs.get(owner, 0) > self.now_ms:
                 raise HostUnavailable(f"host {owner} is down")
             answer = self.shelf.apply(token, request, self.now_ms)
@@ -243,7 +244,7 @@ class World:
     def _check_record(self, record: TopicRecord | None) -> None:
         before, self.record = self.record, record
         if record is None:
-            self.must(before is not None and before.is_deleting, "a topic vanished that nobody deleted")
+            self.must(before is not None and before.is_deleting, "a topic disappeared without a deletion")
             self.say("record removed")
             return
         running = record.operation
@@ -285,7 +286,7 @@ class World:
                 self.must(is_sealed, f"segment {segment.segment_id} is not sealed on its host")
 
     def _check_seal(self, request: host.Seal) -> None:
-        """Whoever seals is in the middle of an operation that will be committed."""
+        """A seal belongs to an operation that will be committed."""
         record = self.record
         running = None if record is None else record.operation
         if running is not None and running.operation_id == request.operation:
@@ -356,7 +357,7 @@ class World:
         self.askings[operation_id].replies.append(error)
 
     def between_effects(self, leader: Leader) -> None:
-        """A leader has done something, and may be about to do the next thing."""
+        """Called between two effects of a leader: it may be killed or frozen here."""
 
     def new_id(self, word: str) -> str:
         return f"{word}-{next(self._ids)}"
@@ -373,7 +374,7 @@ class World:
         )
 
     def finish(self) -> None:
-        """Trouble ends, everybody wakes up, the last leader brings everything to its end."""
+        """Ends the faults, resumes frozen leaders and lets the last leader finish all work."""
         self.trouble = 0.0
         self.downs.clear()
         self.refusals.clear()
@@ -396,7 +397,7 @@ class World:
             self._check_cursors()
             for name in expected:
                 extra = set(self.shelf.segments[name].cursors) - set(self.ready())
-                self.must(not extra, f"cursors of nobody on {name}: {extra}")
+                self.must(not extra, f"cursors without a subscription on {name}: {extra}")
         for operation_id, asking in self.askings.items():
             for reply in asking.replies:
                 outcome = self.outcomes.get(operation_id)
@@ -408,7 +409,7 @@ class World:
 
 
 class Leader:
-    """One term of office of one process."""
+    """One leader term of one process."""
 
     def __init__(self, world: World, term: int) -> None:
         self.world, self.term = world, term

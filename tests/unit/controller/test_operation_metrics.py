@@ -1,4 +1,4 @@
-"""What is counted of the operations of led topics: only what ended here, each once."""
+"""Counters of operations: each operation that ended under a leader of this broker is counted once."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def done(record: TopicRecord, at_ms: int) -> TopicRecord:
     return committed(record, record.operation.operation_id, seals, now_ms=at_ms)
 
 
-def totals(*told: TopicRecord | None) -> Totals:
+def totals(*records: TopicRecord | None) -> Totals:
     counts = OperationCounts()
-    for record in told:
+    for record in records:
         counts.on_record(TOPIC, record)
     return counts.totals
 
 
-def test_a_split_and_a_merge_with_their_times() -> None:
+def test_split_and_merge_are_counted_with_their_durations() -> None:
     plan = splitting(FIRST, 0, "a", 100)
     split = done(plan, 130)
     plan_two = merging(split, [2, 3], "b", 200)
@@ -46,37 +46,37 @@ def test_a_split_and_a_merge_with_their_times() -> None:
     assert found == Totals(leaderships=1, splits=1, merges=1, sealed=3, operation_ms=80)
 
 
-def test_what_was_given_up() -> None:
+def test_aborted_operation_is_counted() -> None:
     plan = splitting(FIRST, 0, "a", 100)
     assert totals(FIRST, plan, aborted(plan, "a", now_ms=120, reason="no")) == Totals(leaderships=1, aborted=1)
 
 
-def test_a_former_leaders_work_is_not_ours() -> None:
+def test_operation_of_a_former_leader_is_not_counted() -> None:
     split = done(splitting(FIRST, 0, "a", 100), 130)
     assert totals(with_term(split, 2)) == Totals(leaderships=1)
 
 
-def test_an_operation_that_we_found_running_is_ours() -> None:
+def test_operation_resumed_by_this_leader_is_counted() -> None:
     plan = with_term(splitting(FIRST, 0, "a", 100), 2)
     assert totals(plan, done(plan, 900)) == Totals(leaderships=1, splits=1, sealed=1, operation_ms=800)
 
 
-def test_an_operation_that_ended_while_we_took_the_next_term() -> None:
+def test_operation_that_ended_before_the_next_term_is_counted_once() -> None:
     plan = splitting(FIRST, 0, "a", 100)
     found = totals(FIRST, plan, with_term(done(plan, 130), 3))
     assert found == Totals(leaderships=2, splits=1, sealed=1, operation_ms=30)
 
 
-def test_collected_segments() -> None:
+def test_collected_segments_are_counted() -> None:
     split = done(splitting(FIRST, 0, "a", 100), 130)
     assert totals(split, pruned(split, [0])).collected == 1
 
 
-def test_another_life_of_the_name_is_another_leadership() -> None:
+def test_new_incarnation_counts_as_another_leadership() -> None:
     assert totals(FIRST, None, FIRST).leaderships == 2
 
 
-def test_what_is_not_led_is_forgotten() -> None:
+def test_state_of_topics_not_led_here_is_dropped() -> None:
     counts = OperationCounts()
     counts.on_record(TOPIC, FIRST)
     counts.keep({TOPIC})

@@ -1,4 +1,4 @@
-"""The port to segment owners as its model in memory keeps it: mandates, repetition, incarnations, cursors, drains."""
+"""The port to segment owners, on its in-memory model: fencing tokens, idempotence, incarnations, cursors, drains."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def publish(shelf: Shelf, *sequence_ids: int, at_ms: int = 0) -> None:
         shelf.publish(NAME, "p", one, b"x", at_ms or one)
 
 
-def test_a_former_leader_can_do_nothing(shelf: Shelf) -> None:
+def test_request_of_a_former_leader_is_refused(shelf: Shelf) -> None:
     assert shelf.apply(FencingToken(2, 1), Fence("op", REF), 0) == Status(exists=True, cursors=frozenset({"s"}))
     with pytest.raises(StaleTerm):
         shelf.apply(FencingToken(1, 99), Seal("op", REF, ()), 0)
     publish(shelf, 0)
 
 
-def test_a_late_creation_does_not_undo_a_deletion(shelf: Shelf) -> None:
+def test_late_create_does_not_undo_a_delete(shelf: Shelf) -> None:
     """The fence outlives the segment."""
     shelf.apply(FencingToken(1, 5), Delete("op", REF), 0)
     with pytest.raises(StaleRequest):
@@ -67,13 +67,13 @@ def test_a_late_creation_does_not_undo_a_deletion(shelf: Shelf) -> None:
     assert shelf.apply(FencingToken(2, 1), Create("op", REF, ()), 0) == Done()
 
 
-def test_fencing_what_is_not_there(shelf: Shelf) -> None:
+def test_fence_of_a_missing_segment_is_remembered(shelf: Shelf) -> None:
     assert shelf.apply(FencingToken(3, 1), Fence("op", CHILD), 0) == Status(exists=False)
     with pytest.raises(StaleTerm):
         shelf.apply(FencingToken(2, 1), Create("op", CHILD, ()), 0)
 
 
-def test_a_seal_is_final_and_answers_the_same_again(shelf: Shelf) -> None:
+def test_repeated_seal_gets_the_same_answer(shelf: Shelf) -> None:
     publish(shelf, 0, 4)
     facts = shelf.apply(FencingToken(1, 2), Seal("op", REF, (CHILD,)), 70)
     assert facts == SealFacts(Position(0, 1), 70, "op", (("p", 4),))
@@ -84,7 +84,7 @@ def test_a_seal_is_final_and_answers_the_same_again(shelf: Shelf) -> None:
     assert shelf.publish(NAME, "p", 4, b"x", 0) == EARLIEST  # it was persisted: confirmed again, not stored again
 
 
-def test_creation_keeps_cursors_where_they_are(shelf: Shelf) -> None:
+def test_repeated_create_keeps_cursor_positions(shelf: Shelf) -> None:
     publish(shelf, 0, 1)
     shelf.acknowledge(NAME, "s", Position(0, 0))
     cursors = (CursorSpec("s", Start.EARLIEST), CursorSpec("t", Start.LATEST))
@@ -93,7 +93,7 @@ def test_creation_keeps_cursors_where_they_are(shelf: Shelf) -> None:
     assert shelf.unread(NAME, "t") == []
 
 
-def test_another_incarnation(shelf: Shelf) -> None:
+def test_request_for_another_incarnation_is_refused(shelf: Shelf) -> None:
     other = SegmentRef(NAME, 2, 0)
     with pytest.raises(OtherIncarnation):
         shelf.apply(FencingToken(2, 1), Create("op", other, ()), 0)
@@ -101,7 +101,7 @@ def test_another_incarnation(shelf: Shelf) -> None:
     assert NAME in shelf.segments
 
 
-def test_a_seek_is_done_once_per_operation(shelf: Shelf) -> None:
+def test_seek_runs_once_per_operation_id(shelf: Shelf) -> None:
     publish(shelf, 10, 20, 30)
     shelf.apply(FencingToken(1, 2), ClearBacklog("clear", REF, "s"), 0)
     assert shelf.unread(NAME, "s") == []
@@ -112,7 +112,7 @@ def test_a_seek_is_done_once_per_operation(shelf: Shelf) -> None:
     assert [entry.sequence_id for _, entry in shelf.unread(NAME, "s")] == [30]
 
 
-def test_drained_is_told_once_and_taken_back_by_a_seek(shelf: Shelf) -> None:
+def test_drained_is_reported_once_and_refilled_by_a_seek(shelf: Shelf) -> None:
     events: list[HostEvent] = []
     stop = shelf.listen(events.append)
     publish(shelf, 1)

@@ -1,4 +1,4 @@
-"""Assignment by example: who gets what, in which order it changes hands, and what a consumer says too late."""
+"""Examples of assignment: balance, the order of revoke, release and grant, and late releases."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def live(layout: Layout, *ids: int) -> list[Segment]:
 FOUR = Layout.initial(4, now_ms=0)
 
 
-def test_a_lone_consumer_gets_everything_and_a_second_half_of_it_when_let_go() -> None:
+def test_second_consumer_gets_half_after_the_release() -> None:
     machine = begun(FOUR, "a")
     generation = machine.generation
     assert lists(machine) == {"a": [0, 1, 2, 3]}
@@ -67,7 +67,7 @@ def test_a_lone_consumer_gets_everything_and_a_second_half_of_it_when_let_go() -
     assert machine.awaited() == []
 
 
-def test_who_does_not_let_go_is_evicted_before_the_next_is_told() -> None:
+def test_consumer_without_release_is_evicted_before_the_next_assignment() -> None:
     machine = begun(Layout.initial(2, now_ms=0), "a")
     (awaited,) = [one for one in machine.handle(Joined("b")) if isinstance(one, AwaitRelease)]
     late = machine.handle(ReleaseTimedOut(awaited.segment_id, awaited.generation))
@@ -76,7 +76,7 @@ def test_who_does_not_let_go_is_evicted_before_the_next_is_told() -> None:
     assert machine.handle(Released("a", 1, awaited.generation)) == []
 
 
-def test_who_leaves_holds_nothing_and_waiters_get_it_at_once() -> None:
+def test_segments_of_a_leaving_consumer_are_assigned_at_once() -> None:
     machine = begun(Layout.initial(2, now_ms=0), "a")
     machine.handle(Joined("b"))
     effects = machine.handle(Left("a"))
@@ -87,7 +87,7 @@ def test_who_leaves_holds_nothing_and_waiters_get_it_at_once() -> None:
     assert Assign("c", machine.generation + 1, (0, 1)) in machine.handle(Joined("c"))
 
 
-def test_what_is_taken_back_before_it_was_released_is_not_moved() -> None:
+def test_segment_given_back_before_its_release_is_not_moved() -> None:
     machine = begun(Layout.initial(2, now_ms=0), "a")
     machine.handle(Joined("b"))
     assert lists(machine) == {"a": [0], "b": []}
@@ -96,7 +96,7 @@ def test_what_is_taken_back_before_it_was_released_is_not_moved() -> None:
     assert machine.awaited() == []
 
 
-def test_what_is_only_waited_for_is_given_on_first() -> None:
+def test_awaited_segments_are_reassigned_first() -> None:
     machine = begun(FOUR, "a")
     machine.handle(Joined("b"))
     machine.handle(Released("a", 3, machine.generation))  # b reads 3 and waits for 2
@@ -107,7 +107,7 @@ def test_what_is_only_waited_for_is_given_on_first() -> None:
     assert lists(machine) == {"a": [0, 1], "b": [3], "c": [2]}
 
 
-def test_a_release_of_an_older_generation_proves_nothing() -> None:
+def test_release_of_an_older_generation_is_ignored() -> None:
     machine = begun(Layout.initial(2, now_ms=0), "a")
     machine.handle(Joined("b"))
     old = machine.generation
@@ -120,7 +120,7 @@ def test_a_release_of_an_older_generation_proves_nothing() -> None:
     assert lists(machine) == {"a": [0], "b": [1]}
 
 
-def test_only_the_holder_can_let_go() -> None:
+def test_release_by_another_consumer_is_ignored() -> None:
     machine = begun(Layout.initial(2, now_ms=0), "a")
     machine.handle(Joined("b"))
     assert machine.handle(Released("b", 1, machine.generation)) == []
@@ -129,7 +129,7 @@ def test_only_the_holder_can_let_go() -> None:
 
 
 class TestChildren:
-    def test_the_consumer_of_a_drained_parent_keeps_a_child(self) -> None:
+    def test_consumer_of_a_drained_parent_gets_a_child(self) -> None:
         layout = Layout.initial(2, now_ms=0)
         machine = begun(layout, "a", "b")
         assert lists(machine) == {"a": [0], "b": [1]}
@@ -137,7 +137,7 @@ class TestChildren:
         machine.handle(SegmentsChanged(after.active, frozenset({1})))
         assert lists(machine) == {"a": [0, 3], "b": [2]}, "b read 1 and goes on with 2"
 
-    def test_also_when_idle_consumers_come_first_by_name(self) -> None:
+    def test_child_stays_with_the_parents_consumer_despite_idle_consumers(self) -> None:
         layout = Layout.initial(1, now_ms=0)
         machine = begun(layout, "z")
         for name in ("a", "b", "c"):
@@ -147,21 +147,21 @@ class TestChildren:
         machine.handle(SegmentsChanged(after.active, frozenset({0})))
         assert lists(machine) == {"a": [2], "b": [], "c": [], "z": [1]}
 
-    def test_two_parents_of_one_consumer_both_stay_with_it(self) -> None:
+    def test_consumer_of_two_parents_gets_a_child_of_each(self) -> None:
         machine = begun(FOUR, "a", "b")
         assert lists(machine) == {"a": [0, 1], "b": [2, 3]}
         after = split(split(FOUR, 0), 1)
         machine.handle(SegmentsChanged(after.active, frozenset({0, 1})))
         assert lists(machine) == {"a": [4, 5, 6], "b": [7, 2, 3]}
 
-    def test_a_merged_child_goes_to_one_of_its_parents_consumers(self) -> None:
+    def test_merged_child_goes_to_a_consumer_of_its_parents(self) -> None:
         machine = begun(FOUR, "a", "b", "c", "d")
         after = merge(FOUR, 2, 3)
         machine.handle(SegmentsChanged(after.active, frozenset({2, 3})))
         assert lists(machine) == {"a": [0], "b": [1], "c": [4], "d": []}
 
 
-def test_a_segment_that_leaves_unfinished_is_not_given_out_before_it_was_let_go() -> None:
+def test_unfinished_segment_is_reassigned_only_after_its_release() -> None:
     """After a seek a child is gated again while its consumer may still read it."""
     machine = begun(FOUR, "a", "b")
     effects = machine.handle(SegmentsChanged(live(FOUR, 0, 1, 2)))
@@ -173,7 +173,7 @@ def test_a_segment_that_leaves_unfinished_is_not_given_out_before_it_was_let_go(
     assert holders in ([], ["b"])
 
 
-def test_a_new_leader_takes_nothing_from_anybody() -> None:
+def test_new_leader_revokes_nothing() -> None:
     machine = begun(FOUR, "a")
     machine.handle(Joined("b"))
     machine.handle(Released("a", 3, machine.generation))
@@ -185,7 +185,7 @@ def test_a_new_leader_takes_nothing_from_anybody() -> None:
     assert successor.handle(Joined("a")) == []
 
 
-def test_nothing_to_do_is_no_generation() -> None:
+def test_event_without_effect_keeps_the_generation() -> None:
     machine = begun(FOUR, "a", "b")
     generation = machine.generation
     assert machine.handle(SegmentsChanged(FOUR.active)) == []
@@ -202,5 +202,5 @@ def test_nothing_to_do_is_no_generation() -> None:
         st.dictionaries(st.integers(0, 99), st.builds(Leaving, st.text(max_size=3), st.integers(0, 99)), max_size=4),
     )
 )
-def test_it_comes_back(record: AssignmentRecord) -> None:
+def test_record_survives_encoding(record: AssignmentRecord) -> None:
     assert AssignmentRecord.from_json(json.loads(json.dumps(record.to_json()))) == record

@@ -1,4 +1,4 @@
-"""How far checkpoint groups are: who may say it, how often it is written, what segments keep for them."""
+"""Progress of checkpoint groups: which member may report it, how often it is written, what segments retain for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Bench:
         self.group, self.now_ms, self.version = GroupState("life", 1, grace_ms=1_000), 10_000, 0
         self.tell(GroupSeen(stored, 0), save=True)
         self.tell(LayoutChanged(Layout.initial(2, now_ms=0)), save=True)
-        self.told = self.tell(Registered("a", 1), save=True)
+        self.effects = self.tell(Registered("a", 1), save=True)
 
     def tell(self, event: Event, *, save: bool = False) -> list[object]:
         effects = list[object](self.group.handle(event, self.now_ms))
@@ -55,26 +55,26 @@ def saves(effects: list[object]) -> list[SaveGroup]:
     return [effect for effect in effects if isinstance(effect, SaveGroup)]
 
 
-def test_what_a_member_says_is_stored_and_found_again() -> None:
+def test_reported_progress_is_stored() -> None:
     bench = Bench()
     (save,) = saves(bench.tell(Progressed("a", Report(1, AT))))
     assert save.record.reached == {1: AT}
     assert Bench(bench.stored()).group.progress.reached == {1: AT}
 
 
-def test_only_who_has_the_segment_may_say_it() -> None:
+def test_report_of_another_consumer_is_ignored() -> None:
     bench = Bench()
     assert bench.tell(Progressed("b", Report(1, AT))) == []
     assert bench.tell(Progressed("a", Report(9, AT))) == []
     assert bench.tell(Progressed("b", Report(1, completed=True))) == []
     bench.tell(Registered("b", 2), save=True)
     (leaving,) = bench.group.assignment.awaited()
-    assert saves(bench.tell(Progressed("a", Report(leaving.segment_id, AT))))  # it is to let go, and has not yet
+    assert saves(bench.tell(Progressed("a", Report(leaving.segment_id, AT))))  # revoked, and not released yet
     assert bench.tell(Progressed("b", Report(leaving.segment_id, Reached(Position(9, 9))))) == []
     assert bench.group.progress.reached == {leaving.segment_id: AT}
 
 
-def test_what_is_said_often_is_written_seldom_and_all_of_it() -> None:
+def test_frequent_progress_is_written_rarely_and_completely() -> None:
     bench = Bench()
     assert len(saves(bench.tell(Progressed("a", Report(0, AT)), save=True))) == 1
     due_ms = bench.now_ms + PROGRESS_MS
@@ -90,7 +90,7 @@ def test_what_is_said_often_is_written_seldom_and_all_of_it() -> None:
     assert bench.tell(Progressed("a", Report(1, later[-1]))) == []  # nothing new
 
 
-def test_progress_goes_with_what_is_written_anyway() -> None:
+def test_progress_is_written_with_other_changes() -> None:
     bench = Bench()
     bench.tell(Progressed("a", Report(0, AT)), save=True)
     bench.tell(Progressed("a", Report(1, AT)), save=True)
@@ -99,7 +99,7 @@ def test_progress_goes_with_what_is_written_anyway() -> None:
     assert bench.tell(ProgressDue()) == []
 
 
-def test_a_member_that_was_sent_away_says_nothing_any_more() -> None:
+def test_report_of_a_closed_member_is_ignored() -> None:
     bench = Bench()
     bench.tell(Progressed("a", Report(0, AT)), save=True)
     bench.tell(Disconnected(1), save=True)
@@ -113,15 +113,15 @@ def test_a_member_that_was_sent_away_says_nothing_any_more() -> None:
 
 
 class TestHolds:
-    def test_a_group_that_says_nothing_holds_nothing(self) -> None:
+    def test_group_without_reports_holds_nothing(self) -> None:
         assert wanted(Bench().group, [0, 1]) == {}
 
-    def test_one_that_does_holds_everything_behind_and_what_it_has_not_begun(self) -> None:
+    def test_reporting_group_holds_unread_entries_of_all_segments(self) -> None:
         bench = Bench()
         bench.tell(Progressed("a", Report(0, AT)), save=True)
         assert wanted(bench.group, [0, 1]) == {0: Position(4, 7), 1: EARLIEST}
 
-    def test_what_is_not_safe_as_a_whole_is_needed(self) -> None:
+    def test_incomplete_segment_is_held(self) -> None:
         assert Reached(Position(4, 7), 2, 5).passed == Position(4, 6)
         assert Reached(Position(4, 7), 4, 5).passed == Position(4, 7)
         assert Reached(Position(4, 7), since=Position(3, 9)).passed == Position(3, 9)
@@ -138,10 +138,10 @@ reaches = st.builds(
 
 
 @given(reaches)
-def test_it_comes_back_as_it_was_said(one: Reached) -> None:
+def test_progress_survives_encoding(one: Reached) -> None:
     assert Reached.from_json(one.to_json()) == one
     assert Progress({3: one}).passed(3) == one.passed
 
 
-def test_the_wire_says_nothing_of_what_is_not_begun() -> None:
+def test_wire_omits_segments_without_progress() -> None:
     assert reached(pb.SegmentProgress(segment_id=1)) is None

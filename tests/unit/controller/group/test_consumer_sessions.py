@@ -22,13 +22,13 @@ from anabranch.controller.group.consumer_sessions import (
 )
 
 
-def test_a_new_consumer_is_durable_before_it_is_welcome() -> None:
+def test_new_consumer_is_saved_before_welcome() -> None:
     sessions = Sessions()
     assert sessions.handle(Registered("a", 1), 0) == [SaveSessions(), Arrived("a"), Welcome("a", 1)]
     assert sessions.record() == SessionsRecord({"a": 0})
 
 
-def test_back_within_grace_writes_nothing() -> None:
+def test_return_within_grace_writes_nothing() -> None:
     sessions = Sessions(grace_ms=100)
     sessions.handle(Registered("a", 1), 0)
     assert sessions.handle(Disconnected(1), 50) == [WakeAt(150)]
@@ -36,7 +36,7 @@ def test_back_within_grace_writes_nothing() -> None:
     assert sessions.handle(Ticked(), 10_000) == []
 
 
-def test_grace_over() -> None:
+def test_consumer_departs_after_its_grace_period() -> None:
     sessions = Sessions(grace_ms=100)
     sessions.handle(Registered("a", 1), 0)
     sessions.handle(Disconnected(1), 50)
@@ -45,7 +45,7 @@ def test_grace_over() -> None:
     assert sessions.names == frozenset()
 
 
-def test_the_close_of_the_old_connection_comes_after_the_new_one() -> None:
+def test_late_close_of_a_replaced_connection_is_ignored() -> None:
     """Facts, 1.6 defect 7: it must not send the new session away."""
     sessions = Sessions(grace_ms=100)
     sessions.handle(Registered("a", 1), 0)
@@ -56,14 +56,14 @@ def test_the_close_of_the_old_connection_comes_after_the_new_one() -> None:
     assert sessions.handle(Ticked(), 10_000) == []
 
 
-def test_a_clean_leave_is_at_once() -> None:
+def test_clean_leave_departs_at_once() -> None:
     sessions = Sessions()
     sessions.handle(Registered("a", 1), 0)
     assert sessions.handle(LeftCleanly("a", 1), 5) == [SaveSessions(), Departed("a", LEFT)]
     assert sessions.handle(LeftCleanly("a", None), 5) == []
 
 
-def test_one_connection_with_several_sessions() -> None:
+def test_disconnect_affects_all_sessions_of_a_connection() -> None:
     sessions = Sessions(grace_ms=10)
     for name in "ab":
         sessions.handle(Registered(name, 1), 0)
@@ -74,7 +74,7 @@ def test_one_connection_with_several_sessions() -> None:
     assert sessions.names == {"c"}
 
 
-def test_a_new_leader_gives_everybody_a_whole_grace_period() -> None:
+def test_new_leader_gives_each_member_a_full_grace_period() -> None:
     record = SessionsRecord.from_json(SessionsRecord({"a/%#é": 1, "b": 2}).to_json())
     sessions = Sessions(record=record, now_ms=1_000, grace_ms=100)
     assert sessions.begin() == [WakeAt(1_100)]
@@ -83,7 +83,7 @@ def test_a_new_leader_gives_everybody_a_whole_grace_period() -> None:
     assert gone == [SaveSessions(), Departed("a/%#é", EXPIRED)]
 
 
-def test_the_limit() -> None:
+def test_registration_above_the_limit_is_refused() -> None:
     sessions = Sessions(sessions_max=1)
     sessions.handle(Registered("a", 1), 0)
     (refusal,) = sessions.handle(Registered("b", 2), 0)

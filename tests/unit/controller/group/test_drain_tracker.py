@@ -1,4 +1,4 @@
-"""The drain gate: every ancestor that may have had a key, at any distance, and nothing told late."""
+"""The drain tracker: all ancestors with common keys block a segment, and late events are ignored."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_grandchildren_wait_for_the_grandparent() -> None:
     assert opened(machine.handle(Drained(0))) == [3, 4, 2]
 
 
-def test_only_ancestors_with_common_keys_hold_back() -> None:
+def test_only_ancestors_with_common_keys_block() -> None:
     layout = merge(split(split(ONE, 0), 1), 4, 2)  # 4 + 2 -> 5
     layout = split(layout, 5, 0x8000)  # 5 -> 6 [4000-7fff], 7 [8000-ffff]
     machine = tracker(layout, Drained(0))
@@ -74,18 +74,18 @@ def tracker_effects(record: DrainRecord, layout: Layout) -> list[Effect]:
     return DrainTracker(record).handle(LayoutChanged(layout))
 
 
-def test_a_seek_closes_the_children_again() -> None:
+def test_seek_closes_the_children_again() -> None:
     layout = split(ONE, 0)
     machine = tracker(layout, Drained(0))
     assert machine.handle(Refilled(0, rewind_count=1)) == [Open((layout[0],), frozenset()), SaveDrained()]
-    assert machine.handle(Drained(0, rewind_count=0)) == [], "told before the seek, heard after it"
+    assert machine.handle(Drained(0, rewind_count=0)) == [], "sent before the seek, received after it"
     assert opened(machine.handle(Drained(0, rewind_count=1))) == [1, 2]
     assert machine.handle(Refilled(0, rewind_count=0)) == []
-    assert machine.handle(Refilled(0, rewind_count=1)) == [], "told again, and overtaken by its drain"
+    assert machine.handle(Refilled(0, rewind_count=1)) == [], "repeated after the later drain"
     assert machine.drained == {0}
 
 
-def test_drained_before_the_seal_is_committed_is_kept() -> None:
+def test_drain_before_the_committed_seal_is_kept() -> None:
     machine = tracker(ONE)
     assert machine.handle(Drained(0)) == []
     assert machine.drained == frozenset()
@@ -95,7 +95,7 @@ def test_drained_before_the_seal_is_committed_is_kept() -> None:
     assert again.handle(LayoutChanged(after)) == [SaveDrained()], "it was taken back in between"
 
 
-def test_what_is_not_there_or_old_is_ignored() -> None:
+def test_events_of_unknown_segments_or_old_rewinds_are_ignored() -> None:
     layout = split(ONE, 0)
     machine = tracker(layout, Drained(0))
     assert machine.handle(Drained(99)) == []
@@ -105,7 +105,7 @@ def test_what_is_not_there_or_old_is_ignored() -> None:
     assert machine.undrained == frozenset()
 
 
-def test_garbage_collection_opens_and_closes_nothing() -> None:
+def test_pruning_changes_no_open_segment() -> None:
     layout = split(split(ONE, 0), 1)
     machine = tracker(layout, Drained(0), Drained(1))
     assert machine.handle(LayoutChanged(layout.pruned([0, 1]))) == [SaveDrained()]
@@ -113,7 +113,7 @@ def test_garbage_collection_opens_and_closes_nothing() -> None:
     assert machine.record() == DrainRecord(epoch=3)
 
 
-def test_a_new_leader_closes_nothing() -> None:
+def test_new_leader_keeps_segments_open() -> None:
     layout = split(split(ONE, 0), 1)
     machine = tracker(layout, Drained(0), Refilled(1, 2))
     stored = DrainRecord.from_json(json.loads(json.dumps(machine.record().to_json())))
@@ -125,8 +125,8 @@ def test_a_new_leader_closes_nothing() -> None:
     assert DrainTracker(stored).handle(LayoutChanged(split(ONE, 0))) == [], "a layout older than the record"
 
 
-def test_from_drained_to_assigned() -> None:
-    """The two machines together: the parent's consumer goes on with a child, nobody is asked to let anything go."""
+def test_drain_assigns_a_child_to_the_parents_consumer() -> None:
+    """With the assignment: the parent's consumer gets a child, and nothing is revoked."""
     layout = split(ONE, 0)
     gate, assignment = tracker(layout), Assignment()
     for name in ("a", "b"):
@@ -140,7 +140,7 @@ def test_from_drained_to_assigned() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(histories(steps_max=7), st.data())
-def test_open_is_what_the_definition_says(lives: list[Layout], data: st.DataObject) -> None:
+def test_open_segments_match_a_naive_model(lives: list[Layout], data: st.DataObject) -> None:
     """Fast against naive, over layouts, drains in any order, seeks, and leaders that change in between."""
     machine, drained, is_open, counter = DrainTracker(), set[int](), frozenset[int](), count(1)
     for layout in lives:
@@ -173,5 +173,5 @@ def check(effects: list[Effect], layout: Layout, drained: set[int], before: froz
     if any(isinstance(effect, Open) for effect in effects):
         assert frozenset(opened(effects)) == naive
     else:
-        assert naive == before, "changed and not told"
+        assert naive == before, "the open set changed without an event"
     return naive

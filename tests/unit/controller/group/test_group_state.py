@@ -1,4 +1,4 @@
-"""Groups: nothing is told before it is durable, a successor takes nothing away, no segment has two readers."""
+"""Group state: effects follow the save, a new leader revokes nothing, no segment has two readers."""
 
 from __future__ import annotations
 
@@ -69,31 +69,31 @@ def split(layout: Layout) -> Layout:
     return replaced(reserved(layout, plan), plan, {0: Seal(5)})
 
 
-def test_told_only_when_it_is_durable() -> None:
+def test_effects_follow_the_save() -> None:
     bench = Bench()
     bench.lead(two())
     (save,) = bench.group.handle(Registered("a", 7), 0)
     assert isinstance(save, SaveGroup)
     assert bench.group.handle(Registered("b", 8), 0) == []  # waits for its own save
-    told = bench.group.handle(GroupSaved(50), 0)
-    assert [effect.name for effect in told if isinstance(effect, Welcome)] == ["a"]
-    assert pushes(told) == {"a": (0, 1)}
-    (again,) = [effect for effect in told if isinstance(effect, SaveGroup)]
+    effects = bench.group.handle(GroupSaved(50), 0)
+    assert [effect.name for effect in effects if isinstance(effect, Welcome)] == ["a"]
+    assert pushes(effects) == {"a": (0, 1)}
+    (again,) = [effect for effect in effects if isinstance(effect, SaveGroup)]
     assert again.expected == 50
-    assert pushes(bench.group.handle(GroupSaved(51), 0))["b"] == ()  # `a` is to let go first
+    assert pushes(bench.group.handle(GroupSaved(51), 0))["b"] == ()  # `a` must release first
 
 
-def test_revoke_release_grant() -> None:
+def test_segment_moves_by_revoke_release_grant() -> None:
     bench = Bench()
     bench.lead(two())
     bench.tell(Registered("a", 7))
-    told = bench.tell(Registered("b", 8))
-    (due,) = [effect for effect in told if isinstance(effect, AwaitRelease)]
+    effects = bench.tell(Registered("b", 8))
+    (due,) = [effect for effect in effects if isinstance(effect, AwaitRelease)]
     assert due.consumer == "a"
     assert pushes(bench.tell(Holding("a", due.generation, frozenset({0})))) == {"b": (1,)}
 
 
-def test_an_overdue_release_is_closed_by_the_owner_first() -> None:
+def test_overdue_consumer_is_closed_before_reassignment() -> None:
     bench = Bench()
     bench.lead(two())
     bench.tell(Registered("a", 7))
@@ -105,7 +105,7 @@ def test_an_overdue_release_is_closed_by_the_owner_first() -> None:
     assert bench.tell(ReleaseOverdue(due.segment_id, due.generation)) == []
 
 
-def test_grace_over_means_closed_everywhere_first() -> None:
+def test_expired_consumer_is_closed_everywhere_before_reassignment() -> None:
     bench = Bench()
     bench.lead(two())
     bench.tell(Registered("a", 7), Registered("b", 8))
@@ -116,22 +116,22 @@ def test_grace_over_means_closed_everywhere_first() -> None:
     assert set(pushes(bench.tell(ConsumerClosed(close)))["b"]) == {0, 1}
 
 
-def test_back_before_it_was_sent_away() -> None:
+def test_consumer_that_returns_before_its_close_keeps_its_segments() -> None:
     bench = Bench()
     bench.lead(two())
     bench.tell(Registered("a", 7))
     bench.tell(Disconnected(7))
     bench.now_ms = 100
     (close,) = [effect for effect in bench.tell(Ticked()) if isinstance(effect, CloseConsumer)]
-    told = bench.tell(Registered("a", 9))
-    assert pushes(told) == {"a": (0, 1)}
-    # the owners let in nothing below what they were told to close it with: it has it under a new generation
-    assert {one.generation for one in told if isinstance(one, Push)} == {close.generation}
+    effects = bench.tell(Registered("a", 9))
+    assert pushes(effects) == {"a": (0, 1)}
+    # owners admit nothing below the generation of the close, so the consumer gets a new generation
+    assert {one.generation for one in effects if isinstance(one, Push)} == {close.generation}
     assert bench.tell(ConsumerClosed(close)) == []
     assert bench.group.assignment.members == {"a"}
 
 
-def test_owners_are_told_no_fence_that_a_successor_would_not_know() -> None:
+def test_fence_is_at_most_one_above_the_durable_generation() -> None:
     bench = Bench()
     bench.lead(two())
     bench.tell(Registered("a", 7))
@@ -140,13 +140,13 @@ def test_owners_are_told_no_fence_that_a_successor_would_not_know() -> None:
     assert isinstance(save, SaveGroup)  # first that, then the closing
     (close,) = bench.group.handle(GroupSaved(50), 100)
     assert close == CloseConsumer("a", None, save.record.assignment.generation + 1)
-    heir = Bench(2, save.record, 50)
-    heir.lead(two())
-    told = [one.generation for one in heir.tell(Registered("b", 1)) if isinstance(one, Push)]
-    assert min(told) >= close.generation
+    successor = Bench(2, save.record, 50)
+    successor.lead(two())
+    generations = [one.generation for one in successor.tell(Registered("b", 1)) if isinstance(one, Push)]
+    assert min(generations) >= close.generation
 
 
-def test_another_process_of_the_same_name_has_it_under_another_generation() -> None:
+def test_new_process_of_a_name_gets_a_new_generation() -> None:
     bench = Bench()
     bench.lead(two())
     (first,) = {one.generation for one in bench.tell(Registered("a", 7)) if isinstance(one, Push)}
@@ -160,12 +160,12 @@ def test_another_process_of_the_same_name_has_it_under_another_generation() -> N
     assert new == {first + 2}
 
 
-def test_generations_of_a_new_life_begin_above_those_of_the_old() -> None:
+def test_new_incarnation_starts_above_all_old_generations() -> None:
     old = Bench()
     old.lead(two())
     old.tell(Registered("a", 1))
-    heir = GroupState("another", 2, first_generation=1 << 32)
-    (save,) = heir.handle(GroupSeen(old.stored, old.version), 0)
+    successor = GroupState("another", 2, first_generation=1 << 32)
+    (save,) = successor.handle(GroupSeen(old.stored, old.version), 0)
     assert isinstance(save, SaveGroup)
     assert save.record.assignment.generation == 1 << 32
 
@@ -193,112 +193,112 @@ class TestSeek:
         assert sorted(one for ids in owned.values() for one in ids) == [1, 2, 3]
         return bench
 
-    def test_everything_is_taken_back_before_a_cursor_moves(self) -> None:
+    def test_all_segments_are_revoked_before_a_cursor_moves(self) -> None:
         bench = self.read_on()
         (save,) = bench.group.handle(Halt("s", "seek"), 0)
-        assert isinstance(save, SaveGroup), "nothing is told before it is durable"
+        assert isinstance(save, SaveGroup), "effects follow the save"
         assert save.record.assignment.owned == {"a": (), "b": ()}
-        told = bench.group.handle(GroupSaved((bench.version or 0) + 1), 0)
-        assert pushes(told) == {"a": (), "b": ()}
-        assert Halted("seek", save.record.assignment.generation) in told
+        effects = bench.group.handle(GroupSaved((bench.version or 0) + 1), 0)
+        assert pushes(effects) == {"a": (), "b": ()}
+        assert Halted("seek", save.record.assignment.generation) in effects
         assert bench.group.void_below == save.record.assignment.generation
 
-    def test_nothing_is_given_out_meanwhile(self) -> None:
+    def test_nothing_is_assigned_during_a_seek(self) -> None:
         bench = self.read_on()
         bench.tell(Halt("s", "seek"))
-        told = bench.tell(
+        effects = bench.tell(
             draining.Refilled(0, rewind_count=1),
             draining.Drained(0, rewind_count=1),
             Registered("c", 9),
             LeftCleanly("a", 7),
         )
-        assert set(pushes(told).values()) <= {()}
+        assert set(pushes(effects).values()) <= {()}
 
-    def test_afterwards_the_parent_comes_first(self) -> None:
+    def test_after_a_seek_the_parent_is_assigned_first(self) -> None:
         bench = self.read_on()
         bench.tell(Halt("s", "seek"))
         moved = {0: Moved(False, 1), 1: Moved(False, 0), 2: Moved(False, 0), 3: Moved(False, 0)}
-        told = bench.tell(Resume("s", "seek", moved))
-        assert sorted(one for ids in pushes(told).values() for one in ids) == [0, 1]
-        assert all(e.generation > bench.group.void_below for e in told if isinstance(e, Push))
-        assert told[-1] == Resumed("seek")
-        assert not bench.tell(draining.Drained(0, rewind_count=0)), "told before the seek, heard after it"
+        effects = bench.tell(Resume("s", "seek", moved))
+        assert sorted(one for ids in pushes(effects).values() for one in ids) == [0, 1]
+        assert all(e.generation > bench.group.void_below for e in effects if isinstance(e, Push))
+        assert effects[-1] == Resumed("seek")
+        assert not bench.tell(draining.Drained(0, rewind_count=0)), "sent before the seek, received after it"
         again = bench.tell(draining.Drained(0, rewind_count=1))
         assert {one for ids in pushes(again).values() for one in ids} >= {2, 3}
 
-    def test_a_seek_to_the_end_closes_nothing(self) -> None:
+    def test_seek_to_the_end_keeps_children_open(self) -> None:
         bench = self.read_on()
         bench.tell(Halt("s", "seek"))
-        told = bench.tell(Resume("s", "seek", {0: Moved(True, 0), 1: Moved(False, 0)}))
-        assert sorted(one for ids in pushes(told).values() for one in ids) == [1, 2, 3]
+        effects = bench.tell(Resume("s", "seek", {0: Moved(True, 0), 1: Moved(False, 0)}))
+        assert sorted(one for ids in pushes(effects).values() for one in ids) == [1, 2, 3]
 
-    def test_a_successor_goes_on_where_it_was(self) -> None:
+    def test_new_leader_continues_a_seek(self) -> None:
         old = self.read_on()
         (halted,) = [e for e in old.tell(Halt("s", "seek")) if isinstance(e, Halted)]
-        heir = Bench(2, old.stored, old.version)
-        heir.lead(split(two()))
-        assert pushes(heir.tell(Registered("a", 17), Registered("b", 18))) == {"a": (), "b": ()}
-        assert heir.tell(Halt("s", "seek")) == [halted]
-        told = heir.tell(Resume("s", "seek", {0: Moved(False, 1)}))
-        assert sorted(one for ids in pushes(told).values() for one in ids) == [0, 1]
-        last = Bench(3, heir.stored, heir.version)
+        successor = Bench(2, old.stored, old.version)
+        successor.lead(split(two()))
+        assert pushes(successor.tell(Registered("a", 17), Registered("b", 18))) == {"a": (), "b": ()}
+        assert successor.tell(Halt("s", "seek")) == [halted]
+        effects = successor.tell(Resume("s", "seek", {0: Moved(False, 1)}))
+        assert sorted(one for ids in pushes(effects).values() for one in ids) == [0, 1]
+        last = Bench(3, successor.stored, successor.version)
         last.lead(split(two()))
-        assert last.tell(Halt("s", "seek")) == [Resumed("seek")], "done is not done twice"
+        assert last.tell(Halt("s", "seek")) == [Resumed("seek")], "a finished seek is not repeated"
 
 
 class TestSuccessor:
-    def test_takes_nothing_from_anybody(self) -> None:
+    def test_new_leader_revokes_nothing(self) -> None:
         old = Bench()
         old.lead(two())
         old.tell(Registered("a", 1), Registered("b", 2), LeftCleanly("b", 2))
-        heir = Bench(2, old.stored, old.version)
-        heir.lead(two())
-        assert pushes(heir.tell(Registered("a", 9))) == {"a": (0, 1)}
+        successor = Bench(2, old.stored, old.version)
+        successor.lead(two())
+        assert pushes(successor.tell(Registered("a", 9))) == {"a": (0, 1)}
         # one above what it found: whatever the owners were told last, nobody is locked out
-        assert heir.group.assignment.generation == old.group.assignment.generation + 1
+        assert successor.group.assignment.generation == old.group.assignment.generation + 1
 
-    def test_asks_once_who_is_drained(self) -> None:
-        heir = Bench(2)
-        assert heir.lead(split(two())) == [AskDrained((0,))]
-        assert heir.tell(LayoutChanged(split(two()))) == []
+    def test_new_leader_asks_once_for_drained_segments(self) -> None:
+        successor = Bench(2)
+        assert successor.lead(split(two())) == [AskDrained((0,))]
+        assert successor.tell(LayoutChanged(split(two()))) == []
 
-    def test_finishes_sending_away(self) -> None:
+    def test_new_leader_finishes_closing_expired_consumers(self) -> None:
         old = Bench()
         old.lead(two())
         old.tell(Registered("a", 7))
         old.tell(Disconnected(7))
         old.now_ms = 100
         old.tell(Ticked())  # and dies before the owners have closed it
-        heir = Bench(2, old.stored, old.version)
-        (close,) = [effect for effect in heir.lead(two()) if isinstance(effect, CloseConsumer)]
-        heir.tell(ConsumerClosed(close))
-        assert heir.group.assignment.members == frozenset()
+        successor = Bench(2, old.stored, old.version)
+        (close,) = [effect for effect in successor.lead(two()) if isinstance(effect, CloseConsumer)]
+        successor.tell(ConsumerClosed(close))
+        assert successor.group.assignment.members == frozenset()
 
-    def test_adopts_what_its_predecessor_wrote_at_the_last_moment(self) -> None:
+    def test_late_write_of_the_last_leader_is_adopted(self) -> None:
         old = Bench()
         old.lead(two())
-        heir = GroupState("life", 2, grace_ms=100)
-        (save,) = heir.handle(GroupSeen(old.stored, old.version), 0)
+        successor = GroupState("life", 2, grace_ms=100)
+        (save,) = successor.handle(GroupSeen(old.stored, old.version), 0)
         assert isinstance(save, SaveGroup)
-        old.tell(Registered("a", 1))  # told, so it must hold
-        assert heir.handle(GroupDoubtful(), 0) == [ReadGroup()]
-        (save,) = heir.handle(GroupSeen(old.stored, old.version), 0)
+        old.tell(Registered("a", 1))  # answered, so it must be kept
+        assert successor.handle(GroupDoubtful(), 0) == [ReadGroup()]
+        (save,) = successor.handle(GroupSeen(old.stored, old.version), 0)
         assert isinstance(save, SaveGroup)
         assert list(save.record.sessions.joined_at_ms) == ["a"]
 
-    def test_ends_the_old_leader(self) -> None:
+    def test_old_leader_steps_down(self) -> None:
         old = Bench()
         old.lead(two())
         (save,) = old.group.handle(Registered("a", 1), 0)
-        heir = Bench(2, old.stored, old.version)
-        heir.lead(two())
+        successor = Bench(2, old.stored, old.version)
+        successor.lead(two())
         old.group.handle(GroupDoubtful(), 0)
-        (effect,) = old.group.handle(GroupSeen(heir.stored, heir.version), 0)
+        (effect,) = old.group.handle(GroupSeen(successor.stored, successor.version), 0)
         assert isinstance(save, SaveGroup)
         assert isinstance(effect, StepDown)
 
     @pytest.mark.parametrize("is_applied", [True, False])
-    def test_a_doubtful_save(self, is_applied: bool) -> None:
+    def test_doubtful_save_is_settled_by_a_read(self, is_applied: bool) -> None:
         bench = Bench()
         bench.lead(two())
         (save,) = bench.group.handle(Registered("a", 1), 0)
@@ -308,17 +308,17 @@ class TestSuccessor:
             bench.stored, bench.version = GroupRecord.decode(save.record.encode()), 77
         assert pushes(bench.tell(GroupSeen(bench.stored, bench.version))) == {"a": (0, 1)}
 
-    def test_another_life_of_the_subscription(self) -> None:
+    def test_record_of_another_incarnation_is_ignored(self) -> None:
         old = Bench()
         old.lead(two())
         old.tell(Registered("a", 1))
-        heir = GroupState("another", 2)
-        (save,) = heir.handle(GroupSeen(old.stored, old.version), 0)
+        successor = GroupState("another", 2)
+        (save,) = successor.handle(GroupSeen(old.stored, old.version), 0)
         assert isinstance(save, SaveGroup)
         assert save.record == GroupRecord("another", 2)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"life":"x","leaderTerm":"y"}'])
-def test_unreadable(data: bytes) -> None:
+def test_damaged_record_is_refused(data: bytes) -> None:
     with pytest.raises(BadGroup):
         GroupRecord.decode(data)

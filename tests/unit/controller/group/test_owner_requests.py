@@ -1,4 +1,4 @@
-"""Owners of segments: asked until they answer, a few at a time, and not when nobody wants to know."""
+"""Requests to segment owners: repeated until confirmed, a few at a time, and not after the group is over."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Asked:
         return SegmentOwners(self, "s", 7, lambda: segments, lambda: self.is_over)
 
 
-def test_asked_again_until_it_is_confirmed() -> None:
+def test_request_is_repeated_until_confirmed() -> None:
     leader = Asked(HostError("not now"), HostError("nor now"))
     run_simulated(leader.owners().hold(2, Position(1, 1)))
     assert [type(one) for one in leader.requests] == [host.Hold] * 3
@@ -54,23 +54,23 @@ def test_asked_again_until_it_is_confirmed() -> None:
     assert {one.segment.incarnation for one in leader.requests} == {7}
 
 
-def test_an_owner_that_knows_of_a_later_leader_ends_us() -> None:
+def test_leader_stops_when_an_owner_knows_a_later_term() -> None:
     leader = Asked(StaleTerm("term 9"))
     found: list[tuple[int, int]] = []
     run_simulated(leader.owners().ask_drained([1], lambda segment, rewind_count: found.append((segment, rewind_count))))
     assert len(leader.requests) == 1 and len(leader.stopped) == 1 and found == []
 
 
-def test_what_is_drained_is_told_of_this_subscription_alone() -> None:
+def test_drains_of_other_subscriptions_are_ignored() -> None:
     leader = Asked()
     found: list[tuple[int, int]] = []
     run_simulated(
         leader.owners().ask_drained([0, 3, 99], lambda segment, rewind_count: found.append((segment, rewind_count)))
     )
-    assert found == [(0, 0), (3, 3)]  # 99 is not there (any more): nobody is asked
+    assert found == [(0, 0), (3, 3)]  # segment 99 does not exist, so no owner is asked
 
 
-def test_nobody_is_asked_what_nobody_wants_to_know() -> None:
+def test_no_request_is_sent_when_the_group_is_over() -> None:
     leader = Asked()
     leader.is_over = True
     run_simulated(leader.owners().close("c", [0, 1], 5))
@@ -79,18 +79,18 @@ def test_nobody_is_asked_what_nobody_wants_to_know() -> None:
     assert leader.requests == []
 
 
-def test_a_consumer_is_closed_at_every_owner() -> None:
+def test_consumer_is_closed_at_every_owner() -> None:
     leader = Asked()
     run_simulated(leader.owners().close("c", [0, 1, 2], 5))
     closes = [one for one in leader.requests if isinstance(one, host.CloseReader)]
     assert sorted(one.segment.segment_id for one in closes) == [0, 1, 2]
 
 
-def test_eras_are_of_the_segments_that_are_there() -> None:
+def test_owner_epochs_cover_existing_segments_only() -> None:
     assert set(Asked().owners().owner_epochs([0, 3, 99])) == {0, 3}
 
 
-def test_a_few_at_a_time() -> None:
+def test_requests_are_sent_a_few_at_a_time() -> None:
     clock, now, most = LoopClock(), 0, 0
 
     async def ask(_: int) -> None:

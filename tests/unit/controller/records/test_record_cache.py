@@ -1,4 +1,4 @@
-"""A segment that has not changed is encoded and decoded once: what is remembered is what would be made anew."""
+"""The record cache: unchanged segments are encoded and decoded once, with the same result as without the cache."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Place:
 
 @settings(max_examples=40, deadline=None)
 @given(histories(steps_max=8))
-def test_a_growing_record_is_written_and_read_as_if_for_the_first_time(lives: list[Layout]) -> None:
+def test_cached_encoding_equals_a_fresh_one(lives: list[Layout]) -> None:
     writer, reader = RecordCache(), RecordCache()
     for layout in lives:
         record = TopicRecord(layout, 7, {"team": "ä"}, garbage=tuple(layout.active[:1]), extra={"later": [1]})
@@ -42,7 +42,7 @@ def test_a_growing_record_is_written_and_read_as_if_for_the_first_time(lives: li
         assert reader.decode(KEY, bytes(bytearray(data))) is reader.decode(KEY, data)
 
 
-def test_segments_that_did_not_change_are_the_same_objects() -> None:
+def test_unchanged_segments_are_reused() -> None:
     before = Layout.initial(3, now_ms=0)
     after = split(before, 1)
     memo = RecordCache()
@@ -52,7 +52,7 @@ def test_segments_that_did_not_change_are_the_same_objects() -> None:
     assert [found.layout[one] is known.layout[one] for one in (0, 1, 2)] == [True, False, True]
 
 
-def test_a_text_that_was_never_stored_is_no_fact_about_the_store() -> None:
+def test_encoded_but_never_stored_record_is_not_returned_for_other_bytes() -> None:
     memo, stored = RecordCache(), TopicRecord(Layout.initial(1, now_ms=0), leader_term=3)
     memo.encode(KEY, replace(stored, leader_term=4))  # refused by the store
     assert memo.decode(KEY, encode_record(stored)) == stored
@@ -61,7 +61,7 @@ def test_a_text_that_was_never_stored_is_no_fact_about_the_store() -> None:
     assert memo.decode(KEY, encode_record(stored)) == stored
 
 
-def test_the_oldest_are_forgotten_first_and_the_last_one_stays() -> None:
+def test_oldest_entries_are_evicted_first_and_one_always_stays() -> None:
     record = TopicRecord(Layout.initial(4, now_ms=0))
     size = len(encode_record(record))
     memo = RecordCache(bytes_max=2 * size)
@@ -74,7 +74,7 @@ def test_the_oldest_are_forgotten_first_and_the_last_one_stays() -> None:
     assert RecordCache(bytes_max=1).decode("a", encode_record(record)) == record
 
 
-def test_a_changed_segment_has_no_old_forms() -> None:
+def test_changed_segment_has_no_cached_encodings() -> None:
     old = Layout.initial(1, now_ms=0)[0]
     assert backing_topic(TOPIC, old) is backing_topic(TOPIC, old)
     other = TopicName.parse("topic://public/default/returns")
@@ -86,11 +86,11 @@ def test_a_changed_segment_has_no_old_forms() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(histories(steps_max=6))
-def test_layouts_on_the_wire_are_the_sum_of_their_parts(lives: list[Layout]) -> None:
+def test_layout_on_the_wire_is_built_from_cached_segments(lives: list[Layout]) -> None:
     for number, layout in enumerate(lives):
         brokers = {one: Place(f"pulsar://b{(one + number) % 3}:1") for one in layout.segments if one % 4}
         for extensions in (True, False):
-            told = layout_update(
+            frame = layout_update(
                 5,
                 TOPIC,
                 layout,
@@ -101,7 +101,7 @@ def test_layouts_on_the_wire_are_the_sum_of_their_parts(lives: list[Layout]) -> 
                 plan=None,
                 extensions=extensions,
             )
-            dag = BaseCommand.FromString(told[8:]).scalable_topic_update.dag
+            dag = BaseCommand.FromString(frame[8:]).scalable_topic_update.dag
             ordered = [layout[one] for one in sorted(layout.segments)]
             wanted = pb.ScalableTopicDAG(
                 epoch=layout.epoch,

@@ -1,4 +1,4 @@
-"""The topic record: its JSON, what it keeps and refuses, its edits, and how large it grows."""
+"""The topic record: JSON, unknown fields, refused input, edits, size."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fields(record: TopicRecord) -> dict[str, Any]:
 
 
 class TestJson:
-    def test_names_are_those_of_the_design(self) -> None:
+    def test_json_has_the_field_names_of_pip_468(self) -> None:
         value = fields(begun(replace(FRESH, auto_scale_policy={"enabled": True}, migrated_from={"topic": "x"})))
         assert set(value) == {
             "format", "epoch", "nextSegmentId", "segments", "properties", "autoScalePolicy", "migratedFrom",
@@ -72,7 +72,7 @@ class TestJson:
         assert (operation["parentIds"], [child["segmentId"] for child in operation["children"]]) == ([0], [2, 3])
         assert (operation["startedAtMs"], operation["reason"]) == (2_000, "asked for")
 
-    def test_a_sealed_segment_tells_its_last_position(self) -> None:
+    def test_sealed_segment_has_its_last_position(self) -> None:
         layout = split(Layout.initial(1, now_ms=0), 0, at_ms=77)
         sealed = fields(TopicRecord(layout))["segments"]["0"]
         assert sealed["lastPosition"] == {"ledgerId": 0, "entryId": 77}
@@ -80,7 +80,7 @@ class TestJson:
 
     @settings(max_examples=60, deadline=None)
     @given(histories(steps_max=8), st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3), st.booleans())
-    def test_every_record_comes_back(self, lives: list[Layout], properties: dict[str, str], is_planned: bool) -> None:
+    def test_record_survives_encoding(self, lives: list[Layout], properties: dict[str, str], is_planned: bool) -> None:
         record = TopicRecord(lives[-1], 1 << 60, properties, leader_term=3, last_split_at_ms=5)
         if is_planned and len(lives[-1].active) > 1 and lives[-1].routing != MOD_N:
             ids = [segment.segment_id for segment in lives[-1].active[:2]]
@@ -88,7 +88,7 @@ class TestJson:
             record = sealing(planned(record, "é", plan, now_ms=9), "é")
         assert decode_record(encode_record(record)) == record
 
-    def test_what_a_newer_writer_added_is_kept(self) -> None:
+    def test_unknown_fields_are_kept(self) -> None:
         value = fields(begun(FRESH))
         value["colour"] = {"deep": [1, None]}
         value["segments"]["1"]["temperature"] = 36.6
@@ -99,7 +99,7 @@ class TestJson:
         after = fields(done)
         assert (after["colour"], after["segments"]["1"]["temperature"]) == ({"deep": [1, None]}, 36.6)
 
-    def test_a_newer_format_is_refused(self) -> None:
+    def test_newer_format_is_refused(self) -> None:
         value = fields(FRESH)
         with pytest.raises(BadTopicRecord, match="format 2"):
             decode_record(json.dumps({**value, "format": 2}).encode())
@@ -118,7 +118,7 @@ class TestJson:
             {"operation": {}},
         ],
     )
-    def test_a_damaged_record_is_refused(self, change: dict[str, Any]) -> None:
+    def test_damaged_record_is_refused(self, change: dict[str, Any]) -> None:
         with pytest.raises(BadTopicRecord):
             decode_record(json.dumps({**fields(FRESH), **change}).encode())
 
@@ -127,7 +127,7 @@ class TestJson:
         with pytest.raises(BadTopicRecord):
             decode_record(data)
 
-    def test_a_record_of_pulsar_is_read(self) -> None:
+    def test_record_of_pulsar_is_read(self) -> None:
         """As 5.0.0-M1 writes it: without our fields, with its derived ones; PIP-468's 0 for "not sealed"."""
         segment = {
             "segmentId": 0, "hashRange": {"start": 0, "end": 65535}, "state": "ACTIVE", "parentIds": [], "childIds": [],
@@ -141,13 +141,13 @@ class TestJson:
         legacy = {**value, "segments": {"0": {**segment, "legacyTopicName": "persistent://public/default/x"}}}
         assert decode_record(json.dumps(legacy).encode()).layout.routing == MOD_N
 
-    def test_the_other_half_of_the_hash_is_stored(self) -> None:
+    def test_ring_hash_of_the_routing_is_stored(self) -> None:
         record = TopicRecord(Layout.initial(2, now_ms=0, routing=RANGE_HIGH16))
         assert decode_record(encode_record(record)).layout.routing == RANGE_HIGH16
 
 
 class TestEdits:
-    def test_a_split_from_plan_to_commit(self) -> None:
+    def test_split_from_plan_to_commit(self) -> None:
         record = begun(FRESH)
         assert (record.epoch, record.layout.next_segment_id) == (0, 4)
         assert record.operation is not None
@@ -164,7 +164,7 @@ class TestEdits:
         )
         done.layout.check()
 
-    def test_one_operation_at_a_time(self) -> None:
+    def test_second_operation_is_refused_while_one_runs(self) -> None:
         with pytest.raises(OperationRunning, match=r"split of \[0\] is running \(phase CREATE\)") as caught:
             begun(begun(FRESH), "op-2", 1)
         assert caught.value.operation.operation_id == "op-1"
@@ -176,7 +176,7 @@ class TestEdits:
         with pytest.raises(NoSuchOperation):
             sealing(FRESH, "op-1")
 
-    def test_abort_leaves_no_orphan_and_wastes_the_ids(self) -> None:
+    def test_abort_makes_children_garbage_and_does_not_reuse_ids(self) -> None:
         record = aborted(begun(FRESH), "op-1", now_ms=5, reason="changed my mind")
         assert (record.layout.segments, record.epoch, record.operation) == (FRESH.layout.segments, 0, None)
         assert [segment.segment_id for segment in record.garbage] == [2, 3]
@@ -186,7 +186,7 @@ class TestEdits:
         with pytest.raises(OperationRunning, match="SEAL"):
             aborted(sealing(begun(FRESH), "op-1"), "op-1", now_ms=5, reason="too late")
 
-    def test_pruned_segments_wait_until_they_are_swept(self) -> None:
+    def test_pruned_segments_are_garbage_until_swept(self) -> None:
         layout = merge(split(Layout.initial(1, now_ms=0), 0), 1, 2)
         record = pruned(TopicRecord(layout, last_split_at_ms=8, last_merge_at_ms=9), [0, 1, 2])
         assert sorted(record.segments) == [3]
@@ -198,7 +198,7 @@ class TestEdits:
         assert swept(half, [0, 2]).garbage == ()
         assert (half.layout[3].merge_depth, half.last_split_at_ms, half.last_merge_at_ms) == (1, 8, 9)
 
-    def test_an_old_leader_writes_nothing(self) -> None:
+    def test_write_of_a_lower_term_is_refused(self) -> None:
         record = with_term(FRESH, 4)
         assert with_term(record, 4) == record
         assert with_term(record, 6).leader_term == 6
@@ -216,7 +216,7 @@ def grown(count: int) -> Layout:
     return layout
 
 
-def test_growth_is_linear_and_bounded() -> None:
+def test_record_size_is_linear_and_bounded() -> None:
     sizes = {count: len(encode_record(TopicRecord(grown(count)))) / count for count in (11, 101, 1_001)}
     assert sizes[1_001] < 300, sizes
     assert sizes[1_001] < 1.3 * sizes[11], sizes

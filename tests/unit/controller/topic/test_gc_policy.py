@@ -1,4 +1,4 @@
-"""Garbage collection decides: retention by time and size, and everything that keeps a segment for somebody."""
+"""Garbage collection: retention by time and size, and all reasons to keep a segment."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ def through(*segments: int) -> Progress:
 
 
 class TestRetention:
-    def test_a_week_unless_told_otherwise(self) -> None:
+    def test_default_retention_is_a_week(self) -> None:
         assert verdict(now_ms=WEEK_MS + 99, retention=Retention()).prune == ()
         assert verdict(now_ms=WEEK_MS + 100, retention=Retention()).prune == (0,)
         assert verdict(now_ms=WEEK_MS + 200, retention=Retention()).prune == (0, 1)
 
-    def test_it_knows_when_to_look_again(self) -> None:
+    def test_next_check_is_when_retention_ends(self) -> None:
         assert verdict(now_ms=150, retention=Retention(500)).look_again_at_ms == 600
         assert verdict(now_ms=650, retention=Retention(500)).look_again_at_ms == 700
         assert verdict(now_ms=700, retention=Retention(500)).look_again_at_ms is None
         assert verdict(now_ms=1 << 60, retention=Retention(-1)).look_again_at_ms is None
         waits = verdict(now_ms=150, retention=Retention(500), subscriptions={"s": through()})
-        assert waits.look_again_at_ms is None, "time alone changes nothing for a segment that somebody has to read"
+        assert waits.look_again_at_ms is None, "time alone changes nothing for an unread segment"
 
-    def test_without_limit(self) -> None:
+    def test_unlimited_retention_keeps_all(self) -> None:
         kept = verdict(now_ms=1 << 60, retention=Retention(-1, -1))
         assert (kept.prune, kept.kept) == ((), {0: (KeptFor.RETENTION, ""), 1: (KeptFor.PARENT, "0")})
 
-    def test_clocks_that_differ_between_brokers(self) -> None:
+    def test_seal_time_is_at_least_that_of_the_parents(self) -> None:
         """The child's owner is behind: sealed before its parent, if one believes it."""
         segments = dict(TWICE.segments)
         segments[1] = replace(segments[1], sealed_at_ms=50)
@@ -70,47 +70,47 @@ class TestRetention:
         assert verdict(record, 599, Retention(500)).look_again_at_ms == 600
         assert verdict(record, 600, Retention(500)).prune == (0, 1)
 
-    def test_by_size_the_oldest_go_first(self) -> None:
+    def test_size_limit_deletes_the_oldest_first(self) -> None:
         sizes = {0: 100, 1: 50, 2: 20, 3: 10, 4: 10}
         assert verdict(retention=Retention(-1, 200), sizes=sizes).prune == ()
         assert verdict(retention=Retention(-1, 190), sizes=sizes).prune == (0,)
         assert verdict(retention=Retention(-1, 91), sizes=sizes).prune == (0,)
         assert verdict(retention=Retention(-1, 90), sizes=sizes).prune == (0, 1)
 
-    def test_either_limit_is_enough(self) -> None:
+    def test_either_limit_allows_deletion(self) -> None:
         assert verdict(now_ms=1_000, retention=Retention(900, 1 << 40)).prune == (0,)
         assert verdict(now_ms=1_000, retention=Retention(WEEK_MS, 0)).prune == (0, 1)
 
 
 class TestNeeded:
-    def test_active_segments_never_go(self) -> None:
+    def test_active_segments_are_kept(self) -> None:
         assert verdict().prune == (0, 1)
         assert verdict(TopicRecord(ONE)).prune == ()
 
-    def test_every_subscription_has_to_be_through(self) -> None:
+    def test_segment_is_kept_until_all_subscriptions_drained_it(self) -> None:
         found = verdict(subscriptions={"b": through(0), "a": through(0, 1), "c": through(1, 0)})
         assert found.prune == (0,)
         assert found.kept == {1: (KeptFor.SUBSCRIPTION, "b")}
         assert verdict(subscriptions={"b": through()}).prune == ()
 
-    def test_one_that_is_being_created_or_moved_keeps_all(self) -> None:
+    def test_changing_subscription_keeps_all_segments(self) -> None:
         found = verdict(subscriptions={"s": Progress(frozenset({0, 1}), is_settled=False)})
         assert found.prune == ()
         assert found.kept[0] == (KeptFor.SUBSCRIPTION, "s")
 
-    def test_holds(self) -> None:
+    def test_held_segment_is_kept(self) -> None:
         found = verdict(holds={"nightly": [1], "a": [1]})
         assert (found.prune, found.kept) == ((0,), {1: (KeptFor.HOLD, "a")})
         found = verdict(holds={"nightly": [0]})
         assert (found.prune, found.kept) == ((), {0: (KeptFor.HOLD, "nightly"), 1: (KeptFor.PARENT, "0")})
 
-    def test_not_while_an_operation_runs(self) -> None:
+    def test_running_operation_keeps_all_segments(self) -> None:
         plan = plan_split(TWICE.layout, 3, now_ms=0, limits=NO_LIMITS)
         found = verdict(planned(TWICE, "op", plan, now_ms=0))
         assert (found.prune, found.kept[0]) == ((), (KeptFor.OPERATION, "op"))
 
 
-def test_two_phases_and_what_survives_them() -> None:
+def test_prune_and_sweep_keep_scaling_times() -> None:
     layout = merge(split(ONE, 0, at_ms=100), 1, 2, at_ms=200)
     record = TopicRecord(layout, last_split_at_ms=100, last_merge_at_ms=200)
     after = decode_record(encode_record(pruned(record, verdict(record).prune)))
@@ -124,7 +124,7 @@ def test_two_phases_and_what_survives_them() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(histories(steps_max=8), st.data())
-def test_nothing_that_anybody_needs_is_dropped(lives: list[Layout], data: st.DataObject) -> None:
+def test_no_needed_segment_is_pruned(lives: list[Layout], data: st.DataObject) -> None:
     record = TopicRecord(lives[-1])
     some = st.frozensets(st.sampled_from(sorted(record.segments)))
     subscriptions = data.draw(st.dictionaries(st.sampled_from("xyz"), st.builds(Progress, some, st.booleans())))
@@ -148,7 +148,7 @@ def test_nothing_that_anybody_needs_is_dropped(lives: list[Layout], data: st.Dat
 
 @settings(max_examples=60, deadline=None)
 @given(histories(steps_max=6), st.data())
-def test_the_gate_of_an_ordered_subscription_never_notices(lives: list[Layout], data: st.DataObject) -> None:
+def test_pruning_does_not_change_the_drain_tracker(lives: list[Layout], data: st.DataObject) -> None:
     """Whatever is collected, what is open before is open after, and nothing else."""
     layout = lives[-1]
     sealed = sorted(segment.segment_id for segment in layout.sealed)

@@ -1,4 +1,4 @@
-"""The operation workflow, step by step: who is asked what, what a successor does, when it can still be given up."""
+"""The operation workflow step by step: requests and writes, resumption by a new leader, abort."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Bench:
     def __init__(self, term: int, stored: TopicRecord, version: int = 1, **options: Any) -> None:
         self.machine = OperationWorkflow(TOPIC, term, limits=LIMITS, **options)
         self.stored, self.version, self.now_ms = stored, version, 1_000
-        self.told: list[Effect] = []
+        self.effects: list[Effect] = []
         assert self.machine.begin() == [ReadRecord()]
 
     def tell(self, event: Event) -> list[Effect]:
@@ -93,7 +93,7 @@ def kinds(effects: list[Effect]) -> list[type[Effect]]:
 
 
 class TestSplit:
-    def test_every_phase_in_order(self) -> None:
+    def test_split_runs_all_phases_in_order(self) -> None:
         bench = Bench(1, new_record())
         bench.lead("a", "b")
         begun = bench.tell(Asked(SplitCall("op", 0)))
@@ -120,7 +120,7 @@ class TestSplit:
         assert bench.stored.segments[0].last_position == Position(7, 3)
         assert bench.stored.segments[0].sealed_at_ms == 1_234
 
-    def test_two_compare_and_sets(self) -> None:
+    def test_split_writes_the_record_twice(self) -> None:
         bench = Bench(1, new_record())
         bench.lead()
         before = bench.version
@@ -130,13 +130,13 @@ class TestSplit:
         assert bench.stored.epoch == 1
         assert bench.version == before + 2
 
-    def test_no_child_without_the_registry(self) -> None:
+    def test_children_wait_for_the_known_subscriptions(self) -> None:
         bench = Bench(1, new_record())
         bench.tell(RecordSeen(bench.stored, bench.version))
         assert asked(bench.tell(Asked(SplitCall("op", 0)))) == []
         assert asked(bench.tell(SubscriptionsKnown(frozenset({"a"})))) == [("Create", 1), ("Create", 2)]
 
-    def test_one_after_another(self) -> None:
+    def test_calls_run_one_after_another(self) -> None:
         bench = Bench(1, new_record(2))
         bench.lead()
         ahead = [e for e in bench.tell(Asked(SplitCall("one", 0))) if isinstance(e, Ask)]
@@ -149,7 +149,7 @@ class TestSplit:
         assert replies == ["one", "two"]
         assert bench.stored.epoch == 2
 
-    def test_refused(self) -> None:
+    def test_impossible_call_is_refused(self) -> None:
         bench = Bench(1, new_record(3))
         bench.lead()
         for call, code in (
@@ -171,29 +171,29 @@ class TestCrash:
         bench.tell(Asked(SplitCall("op", 0)))
         return bench
 
-    def test_the_next_leader_goes_on_with_the_same_children(self) -> None:
-        heir = Bench(2, self.planned().stored)
-        assert asked(heir.lead("a", "b")) == [("Create", 1), ("Create", 2)]
-        assert heir.stored.leader_term == 2
+    def test_next_leader_continues_with_the_same_children(self) -> None:
+        successor = Bench(2, self.planned().stored)
+        assert asked(successor.lead("a", "b")) == [("Create", 1), ("Create", 2)]
+        assert successor.stored.leader_term == 2
 
-    def test_the_old_leader_steps_down(self) -> None:
+    def test_old_leader_steps_down(self) -> None:
         old = self.planned()
-        heir = Bench(2, old.stored)
-        heir.lead()
-        effects = old.tell(RecordSeen(heir.stored, 99))
+        successor = Bench(2, old.stored)
+        successor.lead()
+        effects = old.tell(RecordSeen(successor.stored, 99))
         assert kinds(effects) == [Reply, StepDown]
         (late,) = old.tell(Asked(SplitCall("x", 0)))
         assert isinstance(late, Reply)
         assert late.error is not None
         assert late.error.code == "not-leader"
 
-    def test_an_owner_that_knows_a_newer_term(self) -> None:
+    def test_stale_term_of_an_owner_makes_the_leader_step_down(self) -> None:
         bench = self.planned()
         request = host.Create("op", SegmentRef(TOPIC, 9, 1), ())
         assert kinds(bench.tell(Failed(request, StaleTerm("2 has spoken")))) == [Reply, StepDown]
 
     @pytest.mark.parametrize("is_applied", [True, False])
-    def test_a_doubtful_plan(self, is_applied: bool) -> None:
+    def test_doubtful_plan_is_settled_by_a_read(self, is_applied: bool) -> None:
         bench = Bench(1, new_record())
         bench.lead()
         (save,) = bench.machine.handle(Asked(SplitCall("op", 0)), 1_000)
@@ -206,7 +206,7 @@ class TestCrash:
         assert bench.stored.layout.next_segment_id == 3
 
     @pytest.mark.parametrize("is_applied", [True, False])
-    def test_a_doubtful_commit(self, is_applied: bool) -> None:
+    def test_doubtful_commit_is_settled_by_a_read(self, is_applied: bool) -> None:
         bench = self.planned()
         for one in (1, 2):
             bench.tell(Answered(host.Create("op", SegmentRef(TOPIC, 9, one), ()), Done()))
@@ -227,9 +227,9 @@ class TestAbort:
         bench.lead("a")
         return bench, [e for e in bench.tell(Asked(SplitCall("op", 0))) if isinstance(e, Ask)]
 
-    def test_parents_are_fenced_first(self) -> None:
+    def test_abort_fences_the_parents_first(self) -> None:
         bench, (first, _) = self.begun()
-        fence = bench.tell(Failed(first.request, HostError("no room")))
+        fence = bench.tell(Failed(first.request, HostError("no space")))
         assert asked(fence) == [("Fence", 0)]
         assert bench.stored.operation is not None
         assert isinstance(fence[0], Ask)
@@ -239,17 +239,17 @@ class TestAbort:
         (reply,) = [e for e in done if isinstance(e, Reply)]
         assert reply.error is not None
         assert reply.error.code == "operation-aborted"
-        assert TellLayout in kinds(done)  # planned children are nobody's any more
+        assert TellLayout in kinds(done)  # planned children no longer belong to the topic
         for effect in done:
             if isinstance(effect, Ask):
                 bench.answer(effect)
         assert bench.stored.garbage == ()
         assert bench.stored.epoch == 0
 
-    def test_a_sealed_parent_turns_it_round(self) -> None:
+    def test_abort_rolls_forward_if_a_parent_is_sealed(self) -> None:
         """A predecessor got further than the successor could know."""
         bench, (first, second) = self.begun()
-        fence = bench.tell(Failed(first.request, HostError("no room")))
+        fence = bench.tell(Failed(first.request, HostError("no space")))
         assert isinstance(fence[0], Ask)
         sealed = Status(exists=True, sealed=SealFacts(Position(0, 1), 7, "op"))
         assert asked(bench.tell(Answered(fence[0].request, sealed))) == [("Create", 1)]
@@ -257,7 +257,7 @@ class TestAbort:
         bench.answer(first)
         assert bench.stored.outcome("op") is Outcome.COMMITTED
 
-    def test_after_a_seal_was_asked_for_there_is_no_way_back(self) -> None:
+    def test_no_abort_after_a_seal_request(self) -> None:
         bench, (first, second) = self.begun(create_ms_max=10)
         bench.answer(first)
         (seal,) = bench.answer(second)
@@ -267,14 +267,14 @@ class TestAbort:
         assert rest == Rest(seal.request, 1)
         assert asked(bench.tell(Rested(seal.request))) == [("Seal", 0)]
 
-    def test_too_long(self) -> None:
+    def test_operation_is_aborted_when_children_take_too_long(self) -> None:
         bench, (first, _) = self.begun(create_ms_max=10)
         (rest,) = bench.tell(Failed(first.request, HostUnavailable("down")))
         assert isinstance(rest, Rest)
         bench.now_ms += 11
         assert asked(bench.tell(Rested(first.request))) == [("Fence", 0)]
 
-    def test_hosts_without_fencing_have_it_written_down(self) -> None:
+    def test_seal_phase_is_stored_for_hosts_without_fencing(self) -> None:
         bench, (first, second) = self.begun(journals_seal=True)
         bench.answer(first)
         assert asked(bench.answer(second)) == [("Seal", 0)]
@@ -282,7 +282,7 @@ class TestAbort:
         assert bench.stored.operation.phase is Phase.SEAL
 
 
-def test_a_new_topic_gets_its_segments_before_its_first_leader_is_noted() -> None:
+def test_new_topic_gets_segments_before_its_first_term() -> None:
     bench = Bench(1, new_record(2, term=0))
     made = bench.tell(RecordSeen(bench.stored, bench.version))
     assert asked(made) == [("Create", 0), ("Create", 1)]
@@ -292,7 +292,7 @@ def test_a_new_topic_gets_its_segments_before_its_first_leader_is_noted() -> Non
     assert bench.stored.leader_term == 1
 
 
-def test_pruned_and_swept() -> None:
+def test_prune_is_swept_after_the_deletion() -> None:
     bench = Bench(1, new_record())
     bench.lead()
     ahead = [e for e in bench.tell(Asked(SplitCall("op", 0))) if isinstance(e, Ask)]
@@ -309,20 +309,20 @@ def test_pruned_and_swept() -> None:
     assert bench.stored.garbage == ()
 
 
-def test_deletion_is_finished_by_the_next_leader() -> None:
+def test_next_leader_finishes_a_deletion() -> None:
     bench = Bench(1, new_record(2))
     bench.lead()
     assert asked(bench.tell(Asked(DeleteCall("bye")))) == [("Delete", 0), ("Delete", 1)]
     assert bench.stored.is_deleting
-    heir = Bench(2, bench.stored, bench.version)
-    effects = heir.tell(RecordSeen(heir.stored, heir.version))
+    successor = Bench(2, bench.stored, bench.version)
+    effects = successor.tell(RecordSeen(successor.stored, successor.version))
     assert asked(effects) == [("Delete", 0), ("Delete", 1)]
-    assert heir.answer(effects[0]) == []
-    assert heir.answer(effects[1]) == [RemoveRecord(9, heir.version)]
-    assert heir.tell(RecordRemoved()) == [TellDeleted()]
+    assert successor.answer(effects[0]) == []
+    assert successor.answer(effects[1]) == [RemoveRecord(9, successor.version)]
+    assert successor.tell(RecordRemoved()) == [TellDeleted()]
 
 
-def test_a_deletion_that_is_asked_for_again_does_not_hurt_the_next_life() -> None:
+def test_repeated_delete_leaves_the_next_incarnation() -> None:
     bench = Bench(1, new_record())
     bench.lead()
     (reply,) = bench.tell(Asked(DeleteCall("bye", incarnation=8)))
@@ -332,7 +332,7 @@ def test_a_deletion_that_is_asked_for_again_does_not_hurt_the_next_life() -> Non
     assert not bench.stored.is_deleting
 
 
-def test_the_queue_has_a_bound() -> None:
+def test_call_above_the_queue_limit_is_refused() -> None:
     bench = Bench(1, new_record())
     bench.lead()
     for number in range(CALLS_MAX):

@@ -1,4 +1,4 @@
-"""Subscriptions: registered, then a cursor everywhere, then answered; types, starts, seeks; successors."""
+"""The subscription workflow: register, create all cursors, answer; types, starts, seeks; resumption by a new leader."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def starts(effects: list[Effect]) -> dict[int, Start]:
     return {r.segment.segment_id: r.cursor.start for r in found if isinstance(r, host.CreateCursor)}
 
 
-def test_registered_before_the_first_cursor_and_answered_after_the_last() -> None:
+def test_subscribe_registers_first_and_answers_after_all_cursors() -> None:
     bench = Bench(idle())
     begun = bench.subscribe()
     assert begun[0] == TellSubscriptions(frozenset({"s"}))
@@ -99,7 +99,7 @@ def test_registered_before_the_first_cursor_and_answered_after_the_last() -> Non
     assert bench.stored.subscriptions["s"].state is SubscriptionState.READY
 
 
-def test_planned_children_get_it_from_their_beginning() -> None:
+def test_planned_children_get_a_cursor_from_their_beginning() -> None:
     bench = Bench(splitting())
     begun = bench.subscribe()
     assert starts(begun) == {0: Start.LATEST, 1: Start.EARLIEST, 2: Start.EARLIEST}
@@ -112,17 +112,17 @@ def test_planned_children_get_it_from_their_beginning() -> None:
     assert starts(again) == {1: Start.EARLIEST}  # active by now, and still from its beginning
 
 
-def test_children_of_an_aborted_plan_are_forgotten() -> None:
+def test_children_of_an_aborted_plan_need_no_cursor() -> None:
     bench = Bench(splitting())
     begun = bench.subscribe()
     for effect in begun:
         if isinstance(effect, Ask) and effect.request.segment.segment_id == 0:
             assert bench.tell(Answered(effect.request, Done())) == []
-    record = aborted(splitting(), "op", now_ms=5, reason="no room")
+    record = aborted(splitting(), "op", now_ms=5, reason="no space")
     assert bench.tell(LayoutKnown(record)) == [Reply("call-s", None, 0)]
 
 
-def test_the_first_subscribe_fixes_type_and_start() -> None:
+def test_first_subscribe_sets_type_and_start() -> None:
     bench = Bench(idle())
     bench.answer_all(bench.subscribe())
     (reply,) = bench.tell(SubscriptionAsked(SubscribeCall("again", "s", STREAM, Start.EARLIEST)))
@@ -152,7 +152,7 @@ def test_unsubscribe() -> None:
     assert bench.stored.subscriptions == {}
 
 
-def test_a_seek_is_finished_by_the_next_leader() -> None:
+def test_next_leader_finishes_a_seek() -> None:
     bench = Bench(idle())
     bench.answer_all(bench.subscribe(kind=QUEUE))
     (ask,) = bench.tell(SubscriptionAsked(MoveCall("seek", "s", 77)))
@@ -163,16 +163,16 @@ def test_a_seek_is_finished_by_the_next_leader() -> None:
     assert isinstance(busy, Reply)
     assert busy.error is not None
     assert busy.error.retryable
-    heir = Bench(idle(), 2, bench.stored)
-    assert ask in heir.begun
-    heir.answer_all(heir.begun)
-    assert heir.stored is not None
-    assert heir.stored.subscriptions["s"].move is None
+    successor = Bench(idle(), 2, bench.stored)
+    assert ask in successor.begun
+    successor.answer_all(successor.begun)
+    assert successor.stored is not None
+    assert successor.stored.subscriptions["s"].move is None
     assert bench.tell(Answered(ask.request, Done())) == [Reply("seek", None, 0)]
 
 
 class TestASeekInOrder:
-    """Nobody reads anything from before the first cursor moves until after the last one has."""
+    """No consumer reads from before the first cursor moves until after the last one has moved."""
 
     def begun(self) -> Bench:
         bench = Bench(committed(splitting(), "op", {0: Seal(3)}, now_ms=3))
@@ -180,14 +180,14 @@ class TestASeekInOrder:
         assert bench.tell(SubscriptionAsked(MoveCall("seek", "s", 77))) == [Halt("s", "seek")]
         return bench
 
-    def test_no_cursor_moves_before_everything_is_taken_back(self) -> None:
+    def test_no_cursor_moves_before_halted(self) -> None:
         bench = self.begun()
         assert bench.tell(LayoutKnown(committed(splitting(), "op", {0: Seal(3)}, now_ms=3))) == []
         asked = bench.tell(Halted("seek", 9))
         assert {e.request.segment.segment_id for e in asked if isinstance(e, Ask)} == {0, 1, 2}
         assert {e.request.generation for e in asked if isinstance(e, Ask) and isinstance(e.request, host.Seek)} == {9}
 
-    def test_nothing_is_given_out_before_all_cursors_have_moved(self) -> None:
+    def test_resume_follows_the_last_moved_cursor(self) -> None:
         bench = self.begun()
         asked = [e.request for e in bench.tell(Halted("seek", 9)) if isinstance(e, Ask)]
         moved = {0: host.Moved(False, 1), 1: host.Moved(False, 0), 2: host.Moved(False, 0)}
@@ -202,19 +202,21 @@ class TestASeekInOrder:
         assert bench.tell(Resumed("seek")) == [Reply("seek", None, 1)]
         assert bench.stored.subscriptions["s"].move is None
 
-    def test_a_successor_begins_with_the_same(self) -> None:
-        heir = Bench(committed(splitting(), "op", {0: Seal(3)}, now_ms=3), 2, self.begun().stored)
-        assert [effect for effect in heir.begun if not isinstance(effect, TellSubscriptions)] == [Halt("s", "seek")]
-        asked = [e.request for e in heir.tell(Halted("seek", 9)) if isinstance(e, Ask)]
+    def test_next_leader_repeats_the_halt(self) -> None:
+        successor = Bench(committed(splitting(), "op", {0: Seal(3)}, now_ms=3), 2, self.begun().stored)
+        assert [effect for effect in successor.begun if not isinstance(effect, TellSubscriptions)] == [
+            Halt("s", "seek")
+        ]
+        asked = [e.request for e in successor.tell(Halted("seek", 9)) if isinstance(e, Ask)]
         assert len(asked) == 3
 
-    def test_a_successor_repeats_nothing_that_was_done(self) -> None:
-        heir = Bench(committed(splitting(), "op", {0: Seal(3)}, now_ms=3), 2, self.begun().stored)
-        assert heir.tell(Resumed("seek")) == []
-        assert heir.stored is not None
-        assert heir.stored.subscriptions["s"].move is None
+    def test_next_leader_skips_a_finished_seek(self) -> None:
+        successor = Bench(committed(splitting(), "op", {0: Seal(3)}, now_ms=3), 2, self.begun().stored)
+        assert successor.tell(Resumed("seek")) == []
+        assert successor.stored is not None
+        assert successor.stored.subscriptions["s"].move is None
 
-    def test_clearing_the_backlog_disturbs_nobody(self) -> None:
+    def test_clear_backlog_halts_no_consumer(self) -> None:
         bench = Bench(idle())
         bench.answer_all(bench.subscribe())
         (ask,) = bench.tell(SubscriptionAsked(MoveCall("clear", "s", None)))
@@ -222,14 +224,14 @@ class TestASeekInOrder:
         assert isinstance(ask.request, host.ClearBacklog)
 
 
-def test_unknown() -> None:
+def test_seek_of_an_unknown_subscription_is_refused() -> None:
     (reply,) = Bench(idle()).tell(SubscriptionAsked(MoveCall("seek", "s", 77)))
     assert isinstance(reply, Reply)
     assert reply.error is not None
     assert reply.error.code == "subscription-not-found"
 
 
-def test_a_cursor_is_asked_for_until_it_is_there() -> None:
+def test_cursor_creation_is_retried() -> None:
     bench = Bench(idle())
     ask = bench.subscribe()[-1]
     assert isinstance(ask, Ask)
@@ -238,7 +240,7 @@ def test_a_cursor_is_asked_for_until_it_is_there() -> None:
         assert bench.tell(CursorRested(ask.request)) == [ask]
 
 
-def test_fenced_by_a_newer_leader() -> None:
+def test_stale_term_makes_the_leader_step_down() -> None:
     bench = Bench(idle())
     bench.machine.handle(SubscriptionAsked(SubscribeCall("x", "s", STREAM, Start.LATEST)), 0)
     bench.machine.handle(RegistryDoubtful(), 0)
@@ -246,13 +248,13 @@ def test_fenced_by_a_newer_leader() -> None:
     assert [type(effect) for effect in effects] == [Reply, StepDown]
 
 
-def test_a_registry_of_another_incarnation_counts_for_nothing() -> None:
+def test_registry_of_another_incarnation_is_replaced() -> None:
     old = Subscription("s", STREAM, Start.LATEST, SubscriptionState.READY, 0, 0, "call")
     bench = Bench(idle(), 2, Registry({"s": old}, 1, 3))
     assert bench.stored == Registry({}, 2, 4)
 
 
-def test_stored_and_read_again() -> None:
+def test_registry_survives_encoding() -> None:
     name = "a/b%c#d é\N{GRINNING FACE}"
     one = Subscription(name, QUEUE, Start.EARLIEST, SubscriptionState.READY, 3, 4, "call", Move("m", None))
     registry = Registry({name: one}, 7, 8)
