@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from anabranch.broker.segment import segment_topic
+from anabranch.broker.segment import owned_segment
 from anabranch.broker.segment_host import local_segments as segment_owner
 from anabranch.broker.topic import topic
 from anabranch.broker.wire import consumer_commands
@@ -44,9 +44,9 @@ def install(marks: Marks) -> None:
     marks.watch(members.GroupCoordinator, "_push", "broker: push assignment")
     marks.watch(watches.Watches, "_tell", "broker: watchers told")
     marks.watch(segment_owner.LocalSegments, "_find", "broker: owner finds")
-    marks.watch(segment_topic.SegmentTopic, "add_cursors", "broker: cursors")
-    marks.watch(segment_topic.SegmentTopic, "_tell", "broker: drain is written")
-    marks.watch(segment_topic.SegmentTopic, "_tell_sealed", "broker: producer told of seal")
+    marks.watch(owned_segment.OwnedSegment, "add_cursors", "broker: cursors")
+    marks.watch(owned_segment.OwnedSegment, "_tell", "broker: drain is written")
+    marks.watch(owned_segment.OwnedSegment, "_notify_sealed", "broker: producer told of seal")
     marks.watch(scalable_commands.LayoutSession, "layout_changed", "broker: layout pushed")
     marks.watch(ProducerCommands, "_open", "broker: PRODUCER")
     marks.watch(topic.Topic, "subscribe", "broker: subscribe")

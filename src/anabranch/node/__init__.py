@@ -1,1 +1,15 @@
-"""To be described."""
+"""One broker process: wires the concrete classes of all layers and runs them.
+
+This is the only package that names concrete classes of every layer. It decides nothing about topics or clusters.
+
+| module | what it is |
+|---|---|
+| `adapters` | implementations of ports that need two layers |
+| `node` | one broker, wired, opened and closed |
+| `restart` | restart of a broker process that was replaced |
+| `settings` | all settings of a node |
+| `standalone` | runs one node until a signal |
+| `supervisor` | runs several broker processes on one machine |
+| `token_commands` | functions behind `anabranch token` |
+| `wiring` | the parts of `node`: stores, ports, cluster, segments, security |
+"""

@@ -1,7 +1,7 @@
-"""One broker, wired: the only place that names concrete classes of every floor.
+"""One broker, wired from the concrete classes of all layers.
 
-Opening order is the order of need: metadata, storage (recovers what a crash left), topics, ports. Closing is the
-reverse: stop accepting, tell the clients, make everything durable, give up the locks.
+Parts are opened in the order in which they need each other: stores (storage recovers after a crash), ports, topics,
+controllers. They are closed in reverse: stop accepting, notify clients, make everything durable, release the locks.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from anabranch.broker.name_generator import NameGenerator
 from anabranch.broker.placement import EverythingHere, Placement
 from anabranch.broker.schemas.registry import SchemaRegistry
 from anabranch.broker.services import Services
+from anabranch.broker.topic_registry.factory import SegmentSupport
 from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.broker.wire.server import BrokerServer
 from anabranch.controller.records.record_cache import RecordCache
@@ -32,14 +33,14 @@ from anabranch.metadata.open import without_credentials
 from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.errors import NotReady
 from anabranch.model.names import TopicName
-from anabranch.node.adapters.segment_logs import NodeSegmentLogs
+from anabranch.node.adapters.schema_cleanup import SchemaCleanup
 from anabranch.node.adapters.store_events import StoreEvents
 from anabranch.node.adapters.topic_layouts import StoredScalableRecords
 from anabranch.node.settings.node import NodeSettings, is_loopback
 from anabranch.node.wiring.listeners import Listeners
 from anabranch.node.wiring.scalable_topics import step_of
 from anabranch.node.wiring.security import make_guard, make_tls
-from anabranch.node.wiring.segments import open_segments
+from anabranch.node.wiring.segments import SegmentWiring
 from anabranch.node.wiring.stores import Stores, open_stores
 from anabranch.rest.access import AccessFilter
 from anabranch.rest.routes.table import make_router
@@ -52,18 +53,17 @@ from anabranch.runtime.settings import shown
 from anabranch.security.access_control import AccessControl
 
 if TYPE_CHECKING:
-    from anabranch.node.adapters.placement import ClusterPlacement
     from anabranch.node.wiring.cluster import ClusterWiring
 
 log = logging.getLogger(__name__)
 
-PASSWORD_THREADS = 1  # guessing passwords may cost an attacker's time, not more than one core of ours
-STOP_SECONDS = 8.0  # for closing all topics; after that the next start recovers as after a crash
-CLOSE_SECONDS = 1.0  # how long a client may take to read its last frames
+PASSWORD_THREADS = 1  # so that password guessing uses one core of the broker at most
+STOP_SECONDS = 8.0  # to close all topics; what is left is recovered by the next start, as after a crash
+CLOSE_SECONDS = 1.0  # for clients to read their last frames
 
 
 class Node:
-    """`async with Node(settings) as node`: serving inside, everything durable and closed after."""
+    """`async with Node(settings) as node`: serves inside the block; after it everything is durable and closed."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Node:
         segments: SegmentHost | None = None,
         on_batches: Callable[[int], None] | None = None,
     ) -> None:
-        """`on_batches` hears how many batches of entries became durable, group by group."""
+        """`on_batches` gets the number of batches in each durable commit group."""
         self.settings = settings
         self._segments = segments
         self._on_batches = on_batches
@@ -101,7 +101,7 @@ class Node:
 
     @property
     def tls_urls(self) -> tuple[str, ...]:
-        """Where clients reach the ports with TLS, binary and HTTP; empty without TLS."""
+        """Addresses of the TLS ports, binary and HTTP; empty without TLS."""
         address = self.services.address
         return tuple(url for url in (address.service_url_tls, address.http_url_tls) if url is not None)
 
@@ -114,13 +114,11 @@ class Node:
         return self
 
     async def _open(self) -> None:
+        """Order of wiring: stores, ports, placement, topics, segments, controllers, services; then the cluster is
+        joined and clients are accepted. Objects that are called before `services` is set get it as a callable."""
         settings, clock, stack = self.settings, self._clock, self._stack
         stores = await open_stores(settings, clock, stack)
-        metadata, ledgers = stores.metadata, stores.ledgers
-        joining = self._joining = self._make_joining(stores, lambda: topics) if settings.cluster.enabled else None
-        place = None if joining is None else joining.place
-        segment_logs = stores.segment_logs(_everywhere if place is None else place.require_ownership_epoch)
-        topics = self._topics(stores, place, segment_logs)
+        joining = self._joining = self._make_joining(stores) if settings.cluster.enabled else None
         guard = self._guard(stores)
         server = BrokerServer(
             SocketNetwork(),
@@ -129,31 +127,36 @@ class Node:
             settings.broker.connections_per_address_max,
         )
         scalable_admin = ScalableAdmin(lambda: self.services)
-        admin = BrokerAdmin(lambda: self.services, server, ledgers.check_writable, self._brokers(), scalable_admin)
-        peers, peer_endpoint = (None, None) if joining is None else await joining.meet_others(admin)
-        http = HttpServer(
-            make_router(admin, __version__),
-            settings.http,
-            AccessFilter(guard, clock, metrics_open=settings.security.open_metrics) if guard.authenticates else None,
-            peer_endpoint,
+        admin = BrokerAdmin(
+            lambda: self.services, server, stores.ledgers.check_writable, self._brokers(), scalable_admin
         )
-        doors = Listeners(settings, make_tls(settings.tls), stack)
-        address = await doors.open(server, http)
-        here = place or EverythingHere(address)
-        segments, record_memo = None, RecordCache()
-        if settings.scalable_topics.enabled:
-            scalable_records = StoredScalableRecords(metadata, record_memo)
-            segments = await open_segments(stores, topics, segment_logs, scalable_records, here, peers, stack)
-            admin.peer_calls.add(segments)
-        controllers = self._controllers(metadata, scalable_admin, here, segments, record_memo)
+        peers, peer_endpoint = (None, None) if joining is None else await joining.meet_others(admin)
+        access = AccessFilter(guard, clock, metrics_open=settings.security.open_metrics)
+        http = HttpServer(
+            make_router(admin, __version__), settings.http, access if guard.authenticates else None, peer_endpoint
+        )
+        listeners = Listeners(settings, make_tls(settings.tls), stack)
+        address = await listeners.open(server, http)
+
+        place = None if joining is None else joining.place
+        placement, record_cache = place or EverythingHere(address), RecordCache()
         # A name that no earlier start of any broker has used.
         names = NameGenerator(f"anabranch-{settings.storage.broker_id}-{clock.now_ms():x}")
+        schemas = SchemaRegistry(
+            stores.metadata, stores.catalog, stores.blocking, clock, settings.schemas, names.schema
+        )
+        wiring = self._segment_wiring(stores, placement, record_cache) if settings.scalable_topics.enabled else None
+        topics = self._topics(stores, schemas, None if wiring is None else wiring.support)
+        segments = None if wiring is None else await wiring.open(topics, peers, stack)
+        if segments is not None:
+            admin.peer_calls.add(segments)
+        controllers = self._controllers(stores.metadata, scalable_admin, placement, segments, record_cache)
         self._services = Services(
             settings=settings.broker,
             clock=clock,
             catalog=stores.catalog,
             topics=topics,
-            schemas=SchemaRegistry(metadata, stores.catalog, stores.blocking, clock, settings.schemas, names.schema),
+            schemas=schemas,
             names=names,
             address=address,
             guard=guard,
@@ -162,8 +165,9 @@ class Node:
             segments=segments,
             scalable=controllers,
         )
+
         if joining is not None:
-            await doors.open_front(server, http)
+            await listeners.open_front(server, http)
             await joining.join(topics, server, address)
         if controllers is not None:
             await stack.enter_async_context(controllers)
@@ -171,35 +175,42 @@ class Node:
                 controllers.placement_changed(has_gained=True)
             else:
                 joining.follow(controllers)
-        topics.before_inactive_delete = self._forget_schema
         topics.start()
-        doors.start()
+        listeners.start()
         stack.push_async_callback(self._shut, server, topics)
         if joining is not None:
             await joining.wait_serving()
 
-    def _make_joining(self, stores: Stores, topics: Callable[[], TopicRegistry]) -> ClusterWiring:
-        from anabranch.node.wiring.cluster import (
-            ClusterWiring,  # a tenth of the start, for nothing where a broker is alone
-        )
+    def _make_joining(self, stores: Stores) -> ClusterWiring:
+        # Imported here: a broker alone would spend a tenth of its start on it.
+        from anabranch.node.wiring.cluster import ClusterWiring
 
-        return ClusterWiring(self.settings, stores, topics, self.fenced.set, self._clock, self._stack)
+        return ClusterWiring(self.settings, stores, self.fenced.set, self._clock, self._stack)
 
-    def _topics(self, stores: Stores, place: ClusterPlacement | None, segment_logs: NodeSegmentLogs) -> TopicRegistry:
-        ledgers = stores.ledgers
+    def _segment_wiring(self, stores: Stores, placement: Placement, cache: RecordCache) -> SegmentWiring:
+        logs = stores.segment_logs(self._ownership_epoch_of)
+        return SegmentWiring(stores, logs, StoredScalableRecords(stores.metadata, cache), placement)
+
+    def _topics(self, stores: Stores, schemas: SchemaRegistry, segments: SegmentSupport | None) -> TopicRegistry:
+        place, ledgers = None if self._joining is None else self._joining.place, stores.ledgers
         topics = TopicRegistry(
             stores.catalog,
-            stores.topic_logs(_everywhere if place is None else place.require_ownership_epoch),
+            stores.topic_logs(self._ownership_epoch_of),
             settings=self.settings.broker,
             clock=self._clock,
             check_writable=ledgers.check_writable,
             check_here=None if place is None else place.check_here,
             wait_placed=None if place is None else place.wait_placed,
-            segments=segment_logs if self.settings.scalable_topics.enabled else None,
+            segments=segments,
+            inactive=SchemaCleanup(schemas),
         )
         may_confirm = None if place is None else place.may_confirm
         ledgers.start(StoreEvents(topics, fenced=self.fenced.set, may_confirm=may_confirm, batches=self._on_batches))
         return topics
+
+    def _ownership_epoch_of(self, topic: TopicName) -> int | None:
+        """None: this broker is alone."""
+        return None if self._joining is None else self._joining.place.require_ownership_epoch(topic)
 
     def _guard(self, stores: Stores) -> AccessControl:
         passwords = ThreadBlocking(PASSWORD_THREADS)
@@ -244,22 +255,17 @@ class Node:
             gate=metadata.gate,
         )
 
-    async def _forget_schema(self, name: TopicName) -> None:
-        """A topic's schema goes with it; partitions have none of their own."""
-        if name.partition_index < 0:
-            await self.services.schemas.delete(name, force=True)
-
     def _warn(self) -> None:
-        """What an operator should know, though it is allowed."""
+        """Warns of settings that are allowed and risky."""
         settings = self.settings
         beyond = [host for host in (settings.network.host, settings.http.host) if not is_loopback(host)]
         if beyond and settings.security.methods and not settings.tls.is_on:
             log.warning("credentials travel unencrypted: set tls.cert_file and tls.key_file", extra={"host": beyond[0]})
         if settings.security.methods and not settings.security.authorization:
-            log.warning("authorization is off: every role that signs in may do everything")
+            log.warning("authorization is off: every authenticated role may do everything; set security.authorization")
 
     async def _shut(self, server: BrokerServer, topics: TopicRegistry) -> None:
-        """First the topics (their clients are told on the open connections), then the connections."""
+        """Closes the topics first, because clients are notified on their connections; then the connections."""
         if self._joining is not None:
             await self._joining.leave()
         server.stop_accepting()
@@ -267,14 +273,10 @@ class Node:
             async with asyncio.timeout(self._stop_seconds):
                 await topics.stop()
         except TimeoutError:
-            log.error("some topics did not close in time; opening them again recovers what is missing")
+            log.error("topics not closed in time; the next start recovers them", extra={"seconds": self._stop_seconds})
         await server.close_connections(self._clock, CLOSE_SECONDS)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
-
-
-def _everywhere(_: TopicName) -> None:
-    """No ownership epoch: this broker is alone."""

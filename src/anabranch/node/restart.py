@@ -1,10 +1,10 @@
-"""A broker that was replaced joins again by itself: the same process starts over.
+"""Restart of a broker process that was replaced by another broker, so that it joins the cluster again.
 
-Starting over is an `exec` of the same command. It ends every connection, lock and thread of the old life at once
-(whoever took over has everything, nothing of it may be written any more, and no store that is away can delay it), and
-keeps the process id and the standard streams: whoever watches the process sees one. Knows nothing of brokers.
+The restart is an `exec` of the same command. It ends all connections, locks and threads at once: the process may write
+nothing any more, and an unavailable store cannot delay it. Process id and standard streams stay, so a process manager
+sees one process.
 
-Lives that were short are counted in the environment; the next one begins after a pause that grows with them.
+Short runs are counted in the environment; the pause before the next start grows with their number.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ COUNTED_MAX = 1000
 
 
 def short_run_count(environ: Mapping[str, str]) -> int | None:
-    """How many lives in a row ended soon, 0 after one that did not; None in a first life."""
+    """Number of short runs in a row; 0 after a long one; None in the first run of the process."""
     text = environ.get(SHORT_RUNS, "")
     return min(int(text), COUNTED_MAX) if text.isdecimal() else None
 
 
 def counted(before: int | None, lived_s: float) -> int:
-    """The count for the next life, after one of `lived_s` seconds of service (0: it never served)."""
+    """The count for the next run, after a run that served for `lived_s` seconds (0: it never served)."""
     return 0 if lived_s >= SETTLED_SECONDS else min((before or 0) + 1, COUNTED_MAX)
 
 
 def same_command(executable: str, words: Sequence[str]) -> list[str]:
-    """`words` as this process was started with, interpreter first; which file that was is known better now."""
+    """The command with which this process was started; `words` begins with the interpreter, which is replaced by its
+    resolved path."""
     return [executable, *words[1:]]
 
 

@@ -1,7 +1,7 @@
-"""`anabranch standalone` and `anabranch broker`: one node in this process until a signal asks it to stop.
+"""`anabranch standalone` and `anabranch broker`: runs one node in this process until a signal stops it.
 
-A broker of a cluster that was replaced (it was frozen or cut off for longer than its session) joins again. Under a
-supervisor that is the supervisor's work: the process ends with FENCED_EXIT.
+A broker that was frozen or disconnected for longer than its session is replaced by another broker of the cluster; it
+restarts itself and joins again. A supervised broker ends with FENCED_EXIT instead, and the supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from anabranch.model.errors import Error
-from anabranch.node import restart as restart
+from anabranch.node import restart
 from anabranch.node.node import Node
 from anabranch.node.settings.node import NodeSettings
 from anabranch.node.supervisor import Pause
@@ -29,14 +29,14 @@ FENCED_EXIT = 3
 
 
 def run_standalone(settings: NodeSettings, on_ready: Callable[[Node], None], *, is_supervised: bool = False) -> int:
-    """Serve until SIGTERM or SIGINT (supervised: or the end of standard input); the exit code.
+    """Serves until SIGTERM or SIGINT (supervised: or the end of standard input); returns the exit code.
 
-    Errors at the start are raised. A life after the first is not given up for them: it is tried again, later.
+    The first start raises its errors. After a restart an error leads to another restart, after a pause.
     """
-    return asyncio.run(_Life(settings, on_ready, is_supervised, SystemClock()).run())
+    return asyncio.run(_Run(settings, on_ready, is_supervised, SystemClock()).run())
 
 
-class _Life:
+class _Run:
     def __init__(
         self, settings: NodeSettings, on_ready: Callable[[Node], None], is_supervised: bool, clock: Clock
     ) -> None:
@@ -48,7 +48,7 @@ class _Life:
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
-        self._listen_for_the_end()
+        self._watch_stop_requests()
         if self._short is not None and await self._paused(Pause().after(self._short)):
             return 0
         try:
@@ -58,23 +58,25 @@ class _Life:
                 raise
             short = restart.counted(self._short, 0.0)
             again_in_s = round(Pause().after(short), 2)
-            log.warning("could not join again", extra={"reason": str(error), "again_in_s": again_in_s})
+            log.warning(
+                "could not join the cluster again, restarting", extra={"reason": str(error), "again_in_s": again_in_s}
+            )
             restart.restart_process(short)
 
-    def _listen_for_the_end(self) -> None:
+    def _watch_stop_requests(self) -> None:
         loop = asyncio.get_running_loop()
         if self._is_supervised:
-            loop.add_reader(sys.stdin.fileno(), self._heard_stdin)
+            loop.add_reader(sys.stdin.fileno(), self._read_stdin)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
 
-    def _heard_stdin(self) -> None:
+    def _read_stdin(self) -> None:
         if not os.read(sys.stdin.fileno(), 1):
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             self._stop.set()
 
     async def _paused(self, seconds: float) -> bool:
-        """Was the wait ended by a signal?"""
+        """Whether a signal ended the pause."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
@@ -101,11 +103,11 @@ class _Life:
         return 0
 
     def _replaced(self, lived_s: float) -> NoReturn:
-        """Nothing is closed: clients go where they are served when their connections end, which is at once."""
+        """Closes nothing: the connections end with the process, and clients look their topics up again."""
         if self._settings.cluster.enabled and not self._is_supervised:
             short = restart.counted(self._short, lived_s)
             again_in_s = round(Pause().after(short), 2)
-            log.warning("another broker has taken over; joining again", extra={"again_in_s": again_in_s})
+            log.warning("another broker has taken over; restarting to join again", extra={"again_in_s": again_in_s})
             restart.restart_process(short)
         log.error("another process has taken over this broker's log; stopping")
         logging.shutdown()

@@ -1,8 +1,7 @@
-"""Several broker processes on one machine, kept alive: `anabranch standalone --brokers N`.
+"""Runs several broker processes on one machine: `anabranch standalone --brokers N`.
 
-Knows processes and signals; must not know what a broker does. A broker that ends is started again, at once when it had
-lived for a while, with growing pauses when it keeps dying. A broker says that it is ready by a byte on a pipe; it ends
-when its standard input does, so that no broker outlives its supervisor, however that ends.
+A broker that ends is started again: at once after a long run, with growing pauses after short ones. A broker reports
+that it is ready by one byte on a pipe. It ends when its standard input ends, so no broker outlives its supervisor.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ log = logging.getLogger(__name__)
 READY_FD = "ANABRANCH_READY_FD"
 STOP_SECONDS = 30.0
 FALSE_STARTS_MAX = 3
-"""A broker that has never been ready and ends so often will not do better: the others are stopped, too."""
+"""Short runs in a row of a broker that has never been ready; then all brokers are stopped."""
 SETTLED_SECONDS = 10.0
-"""A broker that lived for so long starts again at once; one that did not has something wrong."""
+"""A broker that ran for this long is started again without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """How long to wait before a broker is started again. Pure."""
+    """Pause before a broker is started again."""
 
     first: float = 0.0
     step: float = 0.25
     most: float = 10.0
 
-    def after(self, deaths: int) -> float:
-        """`deaths`: how often in a row it died young, this time included; 0 when it had lived."""
-        return self.first if deaths < 1 else min(self.step * 2.0 ** (deaths - 1), self.most)
+    def after(self, short_runs: int) -> float:
+        """`short_runs`: in a row, with the last one; 0 after a long run."""
+        return self.first if short_runs < 1 else min(self.step * 2.0 ** (short_runs - 1), self.most)
 
 
 class Supervisor:
@@ -59,11 +58,11 @@ class Supervisor:
 
     @property
     def pids(self) -> dict[int, int]:
-        """By number of the broker, those that run."""
+        """Running brokers, by number."""
         return {number: process.pid for number, process in self._processes.items()}
 
     async def run(self) -> int:
-        """Until SIGTERM or SIGINT; the exit code."""
+        """Runs until SIGTERM or SIGINT; returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
@@ -83,19 +82,19 @@ class Supervisor:
         return 1 if late or self._has_failed else 0
 
     async def _keep(self, number: int) -> None:
-        deaths = 0
+        short_runs = 0
         while not self._has_to_stop():
             began = self._clock.monotonic()
             code = await self._run_once(number)
             if self._has_to_stop():
                 return
-            deaths = 0 if self._clock.monotonic() - began >= SETTLED_SECONDS else deaths + 1
-            if deaths >= FALSE_STARTS_MAX and number in self._unready:
-                log.error("broker does not start", extra={"broker": number + 1, "code": code})
+            short_runs = 0 if self._clock.monotonic() - began >= SETTLED_SECONDS else short_runs + 1
+            if short_runs >= FALSE_STARTS_MAX and number in self._unready:
+                log.error("broker does not start, stopping all", extra={"broker": number + 1, "code": code})
                 self._has_failed = True
                 self._stop.set()
                 return
-            seconds = self._pause.after(deaths)
+            seconds = self._pause.after(short_runs)
             log.warning("broker ended", extra={"broker": number + 1, "code": code, "again_in_s": round(seconds, 2)})
             await self._clock.sleep(seconds)
 
@@ -110,7 +109,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.PIPE,
                 env={**os.environ, READY_FD: str(writing)},
                 pass_fds=(writing,),
-                start_new_session=True,  # Ctrl-C is ours to pass on
+                start_new_session=True,  # so that Ctrl-C reaches the supervisor only, which stops the brokers in order
             )
         except BaseException:
             os.close(reading)
@@ -120,7 +119,7 @@ class Supervisor:
         self._processes[number] = process
         if self._has_to_stop():
             process.send_signal(signal.SIGTERM)
-        asyncio.get_running_loop().add_reader(reading, self._heard, number, reading)
+        asyncio.get_running_loop().add_reader(reading, self._read_ready, number, reading)
         try:
             return await process.wait()
         finally:
@@ -128,7 +127,7 @@ class Supervisor:
             asyncio.get_running_loop().remove_reader(reading)
             os.close(reading)
 
-    def _heard(self, number: int, reading: int) -> None:
+    def _read_ready(self, number: int, reading: int) -> None:
         said = os.read(reading, 1)
         asyncio.get_running_loop().remove_reader(reading)
         if said and number in self._unready:
@@ -138,7 +137,7 @@ class Supervisor:
 
 
 def say_ready() -> None:
-    """For a broker under a supervisor: we serve. Does nothing without one."""
+    """Reports to the supervisor that this broker serves. Does nothing without a supervisor."""
     number = os.environ.pop(READY_FD, None)
     if number is not None:
         os.write(int(number), b"+")

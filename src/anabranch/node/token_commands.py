@@ -1,4 +1,4 @@
-"""What `anabranch token` does, with files and randomness: the wiring between the command line and `broker.tokens`."""
+"""Functions behind `anabranch token`: files and randomness around `security.tokens`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PAIR_ALGORITHMS = tuple(name for name in ALGORITHMS if name not in HMAC_BYTES)
 
 
 def create_secret_key(algorithm: str, *, as_base64: bool) -> bytes:
-    """A new secret as Pulsar's tool writes it: raw bytes, or base64 text without a line end."""
+    """A new secret in the format of Pulsar's tool: raw bytes, or base64 text without a line end."""
     secret = tokens.new_secret(algorithm, os.urandom(64))
     return base64.b64encode(secret) if as_base64 else secret
 
 
 def create_key_pair(algorithm: str, private: Path, public: Path) -> None:
-    """PKCS#8 and X.509, DER. Neither file may exist: a lost private key cannot be had again."""
+    """Writes PKCS#8 and X.509 files, DER. Neither file may exist: an overwritten private key is lost."""
     for path in (private, public):
         if path.exists():
             raise AlreadyExists(f"{path} exists already")
@@ -32,7 +32,7 @@ def create_key_pair(algorithm: str, private: Path, public: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Readable by its owner only, and never over another file."""
+    """Creates a file that only its owner can read; AlreadyExists."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:

@@ -332,7 +332,7 @@ def test_a_frozen_broker_gives_up_and_joins_again(cluster: ClusterProcesses, cli
     fresh.send(b"meanwhile")
     owner.thaw()
     cluster.until(lambda: owner.lives > lives, "it does not join again")
-    assert "another broker has taken over; joining again" in owner.log_tail()
+    assert "another broker has taken over; restarting to join again" in owner.log_tail()
     assert (owner.is_alive, owner.pid) == (True, pid), "whoever watches the process sees one"
     producer.send(b"after")
     reader = elsewhere.create_reader(topic, pulsar.MessageId.earliest)

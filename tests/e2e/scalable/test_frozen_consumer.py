@@ -16,7 +16,7 @@ import pytest
 
 import anabranch
 from anabranch.broker.errors import ConsumerFenced
-from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.segment.owned_segment import OwnedSegment, segment_of
 from anabranch.broker.subscription.consumer import SubscribeRequest
 from anabranch.controller.interface import AssignmentListener, Registration
 from anabranch.controller.service import ScalableTopicService
@@ -65,9 +65,9 @@ async def line(process: asyncio.subprocess.Process) -> str:
 
 async def test_who_slept_through_its_replacement_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused: list[str] = []
-    check = SegmentTopic._check_admitted
+    check = OwnedSegment._check_admitted
 
-    def noted(self: SegmentTopic, request: SubscribeRequest) -> None:
+    def noted(self: OwnedSegment, request: SubscribeRequest) -> None:
         try:
             check(self, request)
         except ConsumerFenced:
@@ -84,7 +84,7 @@ async def test_who_slept_through_its_replacement_moves_nothing(tmp_path: Path, m
             await may_register.wait()
         return await register(self, topic, wish, listener)
 
-    monkeypatch.setattr(SegmentTopic, "_check_admitted", noted)
+    monkeypatch.setattr(OwnedSegment, "_check_admitted", noted)
     monkeypatch.setattr(ScalableTopicService, "register", registered)
     settings = replace(plain_settings(tmp_path), scalable_topics=ScalableTopicSettings(session_grace_seconds=0.3))
     async with AsyncExitStack() as stack:
@@ -99,7 +99,7 @@ async def test_who_slept_through_its_replacement_moves_nothing(tmp_path: Path, m
         leader = service_of(node).controllers.leading(TopicName.parse(TOPIC))
         assert leader is not None
         members = leader.members["s"]
-        (segment,) = [one for one in node.services.topics if isinstance(one, SegmentTopic)]
+        (segment,) = [one.topic for topic in node.services.topics if (one := segment_of(topic)) is not None]
         os.kill(old.pid, signal.SIGSTOP)
         may_register.clear()
         (reader,) = segment.subscriptions["s"].consumers

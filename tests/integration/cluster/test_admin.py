@@ -361,7 +361,7 @@ async def test_a_broker_without_a_valid_session_is_not_healthy(tmp_path: Path, m
             patched.setattr(membership, "PLACED_SECONDS", 0.1)
             assert (await call(one, "GET", path, follow=False))[0] == 503, "and sends nobody to itself"
             status, value, _ = await call(one, "GET", f"{ADMIN}/brokers/health")
-            assert status == 503 and "lost its place" in value["reason"]
+            assert status == 503 and "lost its session" in value["reason"]
         assert (await call(one, "GET", f"{ADMIN}/brokers/health"))[0] == 200
 
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.segment.owned_segment import OwnedSegment, segment_of
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.service import ScalableTopicService
 from anabranch.model.names import TopicName
@@ -58,9 +58,10 @@ class World:
     async def segments(self) -> list[int]:
         return sorted((await self.record()).segments)
 
-    async def segment(self, segment_id: int) -> SegmentTopic:
-        found = self.node.services.topics.loaded(backing_topic(TOPIC, (await self.record()).segments[segment_id]))
-        assert isinstance(found, SegmentTopic)
+    async def segment(self, segment_id: int) -> OwnedSegment:
+        name = backing_topic(TOPIC, (await self.record()).segments[segment_id])
+        found = segment_of(self.node.services.topics.loaded(name))
+        assert found is not None
         return found
 
     async def publish(self, segment_id: int, size: int) -> None:
@@ -76,7 +77,7 @@ class World:
 
     async def read(self, subscription: str, segment_id: int) -> None:
         """To its end."""
-        topic = await self.segment(segment_id)
+        topic = (await self.segment(segment_id)).topic
         topic.subscriptions[subscription].skip_to(topic.log.last_position)
 
     async def split(self, segment_id: int) -> None:
@@ -191,7 +192,7 @@ async def test_an_active_segment_trims_what_is_read_and_too_much(tmp_path: Path)
     """Whole ledgers, oldest first, down to the size that is kept; not what somebody has not read."""
     async with world(tmp_path, retention_minutes=-1, retention_mb=1) as it:
         await it.publish(0, 3 * MIB)
-        topic = await it.segment(0)
+        topic = (await it.segment(0)).topic
         await it.read("fast", 0)
         await topic.log.trim()
         assert topic.log.total_bytes >= 3 * MIB
@@ -239,7 +240,7 @@ async def test_a_topic_that_only_queues_read_is_led_split_and_collected(tmp_path
         await it.publish(0, 64 * KIB)
         await it.split(0)
         for child in (1, 2):
-            assert "q" in (await it.segment(child)).subscriptions
+            assert "q" in (await it.segment(child)).topic.subscriptions
         await it.publish(1, 64 * KIB)
         await it.service.controllers.sweep()
         assert await it.segments() == [0, 1, 2]

@@ -12,8 +12,9 @@ import pytest
 
 from anabranch.admin.client import AdminClient
 from anabranch.admin.errors import Refused
-from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.segment.owned_segment import OwnedSegment, segment_of
 from anabranch.broker.segment_host.tombstone_sweeper import TombstoneSweeper
+from anabranch.broker.topic.topic import Topic
 from anabranch.controller.segment_host import (
     CloseReader,
     Create,
@@ -69,10 +70,23 @@ def host_of(node: Node) -> SegmentHost:
     return node.services.segments
 
 
-def loaded(node: Node, name: TopicName = PARENT.name) -> SegmentTopic:
-    topic = node.services.topics.loaded(name)
-    assert isinstance(topic, SegmentTopic)
-    return topic
+def loaded(node: Node, name: TopicName = PARENT.name) -> Topic:
+    return owned(node, name).topic
+
+
+def owned(node: Node, name: TopicName = PARENT.name) -> OwnedSegment:
+    segment = segment_of(node.services.topics.loaded(name))
+    assert segment is not None
+    return segment
+
+
+class EventsOf:
+    """Takes the events of a segment, so that the node's own controller does not see them."""
+
+    def __init__(self, segment: OwnedSegment, on_event: Callable[[HostEvent], None]) -> None:
+        self.on_event = on_event
+        self.notify_sealed = segment.listener.notify_sealed
+        segment.listener = self
 
 
 async def seal(node: Node, number: int = 9) -> SealFacts:
@@ -90,7 +104,7 @@ def send(client: RawClient, sequence: int, key: str | None, **fields: Any) -> No
 class HeldSeal:
     """A seal that waits, decided but not durable, until it may go on."""
 
-    def __init__(self, topic: SegmentTopic) -> None:
+    def __init__(self, topic: Topic) -> None:
         self.begun, self.may_end = asyncio.Event(), asyncio.Event()
         self._terminate = topic.log.terminate
         topic.log.terminate = self._held  # type: ignore[method-assign]  # the outcome is held back
@@ -137,7 +151,7 @@ async def test_a_planned_segment_is_waited_for(node: Node) -> None:
 
 async def test_an_unknown_subscription_waits_for_the_registry(node: Node) -> None:
     host, seen = host_of(node), list[HostEvent]()
-    loaded(node).on_event = seen.append  # the node's own controller hears nothing: the test is the registry
+    EventsOf(owned(node), seen.append)  # the test takes the part of the registry
     async with client_of(node) as client:
         subscribing = asyncio.ensure_future(client.subscribe(str(PARENT.name), "new", permits=10))
         expected = SubscriptionSeen(PARENT, "new", True, Start.EARLIEST)
@@ -261,7 +275,7 @@ async def test_who_registers_without_a_start_says_it_here_and_means_when_it_regi
 async def test_a_subscription_that_nobody_registers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.broker.segment.pending_cursors.REGISTRY_SECONDS", 0.05)
     monkeypatch.setattr("anabranch.broker.segment.pending_cursors.ASK_SECONDS", 0.01)
-    loaded(node).on_event = None
+    EventsOf(owned(node), lambda _: None)
     async with client_of(node) as client:
         answer = await client.subscribe(str(PARENT.name), "new")
         assert answer.body.error == ServerError.SubscriptionNotFound
@@ -537,8 +551,8 @@ async def test_graves_are_forgotten_after_a_while(node: Node) -> None:
     await host.ask(FencingToken(1, 20), Delete("op", HIGH))
     await host.ask(FencingToken(1, 20), Fence("op", replace(HIGH, name=TopicName.parse(f"{HIGH.name}9"))))
     store = services.catalog._store
-    logs = services.topics._factory.segments
-    assert logs is not None
+    assert services.topics._factory.segments is not None
+    logs = services.topics._factory.segments.logs
     owner = services.segments._owner  # type: ignore[union-attr]  # host_of has looked
     tombstones = TombstoneSweeper(services.catalog, logs, owner, services.clock)
     assert await tombstones.sweep(services.clock.now_ms() - 60_000) == 0
@@ -576,7 +590,7 @@ async def test_a_namespaces_time_to_live_reaches_sleeping_segments(node: Node) -
     )
     await services.topics._unloaded_scan.round()
     assert loaded(node).policies.ttl_seconds == 7
-    assert loaded(node, LOW.name).policies.retention == services.topics._factory.segments.retention  # type: ignore[union-attr]  # it serves them
+    assert loaded(node, LOW.name).policies.retention == services.topics._factory.segments.logs.retention  # type: ignore[union-attr]  # it serves them
     assert services.topics.loaded(HIGH.name) is None  # a grave
 
 

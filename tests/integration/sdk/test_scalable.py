@@ -27,7 +27,7 @@ from anabranch import (
     StreamConsumer,
 )
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
-from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.topic.topic import Topic
 from anabranch.client.async_resource import AsyncResource
 from anabranch.client.consumer.checkpoint import FromStart, Kind, TopicCut
 from anabranch.client.consumer.consumer import Consumer
@@ -355,7 +355,7 @@ async def test_a_segment_that_its_owner_gives_no_more_is_dropped_until_it_is_ass
         first = leader.record.segments[0]
         ref = SegmentRef(backing_topic(leader.topic, first), leader.record.incarnation, 0)
         topic = world.node.services.topics.loaded(ref.name)
-        assert isinstance(topic, SegmentTopic)
+        assert isinstance(topic, Topic)
         await until(lambda: not topic.subscriptions["s"].cursor.has_backlog)  # the acks are there
         await leader.ask_host(CloseReader("test", ref, "s", "a", generation + 1))
         (session,) = consumer._sessions.values()

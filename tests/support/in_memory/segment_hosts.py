@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.topic.topic import Topic
 from anabranch.controller.records.topic_record import TopicRecord, planned
 from anabranch.controller.records.topic_record_codec import encode_record
 from anabranch.controller.segment_host import HostEvent, SegmentHost, SegmentRef
@@ -97,9 +97,9 @@ class BrokerWorld:
         self._sent: list[int] = []
         asking.services.segments.listen(self.events.append)
 
-    def segment(self, ref: SegmentRef) -> SegmentTopic:
+    def segment(self, ref: SegmentRef) -> Topic:
         found = self.owning.services.topics.loaded(ref.name)
-        assert isinstance(found, SegmentTopic)
+        assert isinstance(found, Topic)
         return found
 
     async def publish(self, ref: SegmentRef, *sequence_ids: int) -> list[Position]:

@@ -1,7 +1,8 @@
-"""Does a producer route as the topic does? Its first keyed entries tell. Pure; looks at the outer metadata only.
+"""Checks on a producer's first keyed entries that it routes keys as the topic does. Pure.
 
-The routing function is not on the wire, so a client that hashes differently would scatter keys over segments where
-nobody looks for them, and their order would be gone. The outer key of a batch is that of its first message: enough.
+The routing function is not part of the wire protocol. A client that hashes differently would write keys to segments
+where their readers do not look, and would lose their order. The check reads the outer metadata only; the outer key of
+a batch is the key of its first message.
 """
 
 from __future__ import annotations
@@ -15,34 +16,34 @@ from anabranch.protocol.errors import ProtocolError
 from anabranch.protocol.keyhash import murmur3_32
 from anabranch.storage.interface import Payload
 
-PROOFS = 8  # keyed entries that fit: by chance a stranger has them with 1 in 2^8 on half of the ring
-LOOKS = 64  # at so many entries at most, keyed or not
+PROOFS = 8  # keyed entries in range; a wrong hash passes with probability 2^-8 on half of the ring
+LOOKS = 64  # entries that are checked at most, keyed or not
 
 
 @dataclass(slots=True)
 class KeyRangeCheck:
-    """Of one producer on one segment."""
+    """The check of one producer on one segment."""
 
     span: HashRange
     ring_hash: RingHash
     proofs: int = 0
     looks: int = 0
-    complaint: str = ""  # once there is one, it stays
+    complaint: str = ""  # permanent once set
 
     @property
     def is_done(self) -> bool:
-        """Nothing more needs to be looked at."""
+        """Whether no further entry needs a check."""
         return not self.complaint and (self.proofs >= PROOFS or self.looks >= LOOKS)
 
     def check(self, payload: Payload) -> str:
-        """What is wrong with it, or nothing."""
+        """The reason to refuse the entry, or an empty string."""
         if self.complaint:
             return self.complaint
         self.looks += 1
         try:
             of = entry.metadata(payload)
         except ProtocolError:
-            return ""  # its consumers will find out
+            return ""  # unreadable for the broker: left to the consumers
         if not of.HasField("partition_key") or of.partition_key_b64_encoded or of.null_partition_key:
             return ""
         position = self.ring_hash.ring_position(murmur3_32(of.partition_key.encode()))

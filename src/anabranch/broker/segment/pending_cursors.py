@@ -1,7 +1,6 @@
-"""Subscriptions by which clients come to a segment before its topic's registry has made their cursors there.
+"""SUBSCRIBEs that arrive at a segment before the topic's registry has created their cursor there.
 
-Whoever comes asks the registry and waits for its answer: the cursor, or why there will be none. Knows a clock; must not
-know segments, or who the registry is.
+Each asks the registry and waits for its answer: the cursor, or the reason why there will be none.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from collections.abc import Callable
 from anabranch.model.errors import NotAllowed
 from anabranch.runtime.clock import Clock
 
-REGISTRY_SECONDS = 10.0  # how long a SUBSCRIBE by an unknown name waits for the registry
-ASK_SECONDS = 1.0  # it is asked again, should its leader have changed meanwhile
+REGISTRY_SECONDS = 10.0  # a SUBSCRIBE with an unknown name waits so long for the registry
+ASK_SECONDS = 1.0  # between two requests, because the leader may have changed
 
 
 class PendingCursors:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._answers: dict[str, asyncio.Event] = {}  # of names that somebody waits for
-        self._denied: dict[str, str] = {}  # what the registry said to them instead of a cursor
+        self._answers: dict[str, asyncio.Event] = {}  # by subscription, while a SUBSCRIBE waits
+        self._denied: dict[str, str] = {}  # by subscription: reason of the registry's refusal
 
     async def wait(self, name: str, *, is_there: Callable[[], bool], ask: Callable[[], None]) -> bool:
-        """Is it there now? NotAllowed: it will not be. `ask` is called again and again, and may raise."""
+        """Whether the cursor exists now. NotAllowed: the registry refused. `ask` is called repeatedly and may raise."""
         answered = self._answers.setdefault(name, asyncio.Event())
         until = self._clock.monotonic() + REGISTRY_SECONDS
         self._denied.pop(name, None)
@@ -47,12 +46,12 @@ class PendingCursors:
             waiting.set()
 
     def denied(self, name: str, reason: str) -> None:
-        """The registry does not make it, and will not: who waits for it is told."""
+        """The registry refuses the subscription: waiting requests fail with the reason."""
         if name in self._answers:
             self._denied[name] = reason
             self._answers.pop(name).set()
 
     def look_again(self) -> None:
-        """Everybody asks once more: to those who wait at a topic that closes, it says so."""
+        """Waiting requests call `ask` once more; it raises if the topic is closing."""
         for waiting in self._answers.values():
             waiting.set()

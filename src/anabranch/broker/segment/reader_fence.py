@@ -1,12 +1,12 @@
-"""Which consumers of an ordered subscription a segment lets in: the fence behind every hand-over. A machine; no await.
+"""Fencing of the consumers of an ordered subscription on a segment. Never awaits.
 
-Every assignment of a subscription has a generation, and a segment is given to one consumer in each. A consumer says the
-generation of the assignment that gave it the segment when it attaches; the segment remembers the highest one that it
-was told, by its controller or by whom it let in, and lets nobody in under a lower one. So a consumer that slept through
-its own replacement is refused, however late it wakes up.
+Every assignment of a subscription has a generation and gives the segment to one consumer. An attaching consumer sends
+the generation of its assignment. The segment keeps the highest generation that it received, from its controller or
+from a consumer, and refuses lower ones. So a consumer that was replaced while it was frozen is refused, however late it
+comes back.
 
-Clients of Pulsar cannot say a generation. Where no generation was ever said they are let in (one at a time: they are
-exclusive); after that only the one whom the controller has named.
+Clients of Pulsar cannot send a generation. They are admitted (one at a time, because they are exclusive) while the
+segment has received none; after that only the consumer that the controller has named.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ReaderFence:
-    """For one subscription on one segment. Kept as long as the subscription's cursor there."""
+    """Of one subscription on one segment; kept as long as the subscription's cursor there."""
 
-    generation: int = 0  # lower ones are over; 0: none was ever said
-    holder: str = ""  # the member without generations that has it, as the controller said
+    generation: int = 0  # lower ones are refused; 0: none was received
+    holder: str = ""  # the member without generations that the controller has named
 
     def admits(self, name: str, segment_id: int, generation: int | None) -> bool:
-        """`name`: the consumer's on the segment; `generation` None: its client has no word for it."""
+        """`name`: of the consumer on the segment. `generation`: None for a client that cannot send one."""
         if generation is not None:
             return generation >= self.generation
         return self.generation == 0 or (bool(self.holder) and name in names_of(self.holder, segment_id))
 
     def raise_to(self, generation: int, holder: str = "") -> bool:
-        """Lower ones are over, and whoever was named under a lower one is not any more. True: something changed."""
+        """Refuses lower generations from now on, and forgets a holder named under one. True: something changed."""
         before = self.generation, self.holder
         if generation > self.generation:
             self.generation, self.holder = generation, holder
@@ -38,5 +38,5 @@ class ReaderFence:
 
 
 def names_of(member: str, segment_id: int) -> tuple[str, str]:
-    """What the consumers of a member are called on a segment (by Pulsar's V5 client, and by ours)."""
+    """Names that a member's consumers use on a segment (Pulsar's V5 client, and ours)."""
     return member, f"{member}-seg-{segment_id}"

@@ -1,4 +1,4 @@
-"""Where the logs of segments are: the port that the node fills. What is not there may have a grave (`storage`)."""
+"""Port to the logs of segments. A deleted segment may leave a tombstone (`storage/topic/tombstone.py`)."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from anabranch.storage.topic.topic_log import TopicLog
 
 
 class SegmentLogs(Protocol):
-    """All of it in our own ownership epoch: Superseded, or ServedElsewhere, when the segment is another broker's."""
+    """Calls are made under this broker's ownership epoch: Superseded or ServedElsewhere when another broker owns it."""
 
     @property
     def retention(self) -> Retention:
-        """Of scalable topics, where the namespace says nothing."""
+        """Retention of scalable topics whose namespace has no policy."""
 
     async def open(self, name: TopicName, create_with: Mapping[str, str] | None, *, is_first: bool = False) -> TopicLog:
         """Opens the segment's log. With `create_with` a missing one is created with these properties; without it,
         NotFound. `is_first`: create without a look; AlreadyExists when the segment or its tombstone is there."""
 
     async def peek(self, name: TopicName) -> TopicPresence:
-        """What is there, without opening it."""
+        """What exists under the name, without opening it."""
 
     async def names(self, namespace: str) -> list[TopicName]:
-        """Everything that has a record: segments, and graves."""
+        """Everything that has a record: segments and tombstones."""
 
     async def clear(self, name: TopicName, is_old: Callable[[Mapping[str, str]], bool]) -> bool:
-        """Forget a grave that is old; True when that was done."""
+        """Deletes a tombstone if `is_old` accepts its properties; True when it was deleted."""
 
     async def write_tombstone(self, name: TopicName, properties: Mapping[str, str]) -> None:
-        """A grave for what is not there; durable when it returns. AlreadyExists for what is."""
+        """Writes a tombstone for a segment that does not exist; durable when it returns. AlreadyExists."""

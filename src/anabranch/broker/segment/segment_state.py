@@ -1,18 +1,17 @@
-"""What a segment's owner knows of it beyond any topic: mandate, incarnation, seal, and of each cursor moves and drains.
-A machine and its two texts; never awaits.
+"""What the owner of a segment stores in addition to the topic: fencing token, incarnation, seal, state of cursors.
 
-Where it lives, so that every request costs one durable write:
+A state machine with its two stored forms; never awaits. Every request costs one durable write:
 
-| fact | where | written with |
+| what | where | written with |
 |---|---|---|
-| incarnation, id, who made it, mandate at birth | property of the topic's record (`identity`) | the creation |
-| seal: time, operation, children, mandate | the same property | the end of the topic (`terminate`), one write |
+| incarnation, id, operation, first fencing token | property of the topic's record (`identity`) | the creation |
+| seal: time, operation, children, fencing token | the same property | the end of the topic (`terminate`), one write |
 | last position | the topic's record | the same |
-| mandates since; moves, drains, rewinds of cursors | a blob of the topic's state (`dump`) | the cursors they are of |
-| holds of checkpoint groups | the same blob | the request that told it |
-| fences of readers | the same blob | the request that told it; told by a consumer: its first ack at the latest |
-| last sequence ids of producers | the topic's deduplication: snapshot, then the log itself | – |
-| mandate of a segment that is not there | the property of its grave (`topicgrave`) | the deletion, the fence |
+| later fencing tokens; moves, drains, rewind counts of cursors | a blob of the topic's state (`dump`) | their cursors |
+| holds of checkpoint groups | the same blob | the request that sets them |
+| fences of readers | the same blob | the request, or at the latest the first ack of the consumer that raised it |
+| last sequence ids of producers | deduplication of the topic: snapshot, then the log | – |
+| fencing token of a missing segment | property of its tombstone | the deletion, or the fencing request |
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ from anabranch.model.position import Position
 
 PROPERTY = "segment"  # of the topic's record
 BLOB = "segment"  # of the topic's state
-MOVES_MAX = 16  # remembered per cursor: a topic moves its cursors one operation after another
+MOVES_MAX = 16  # kept per cursor; a topic moves its cursors one operation after another
 NEVER = FencingToken(-1, 0)
 UNSAID = ((), False, 0, False, 0, "", None, None)
-"""What earlier versions do not say of a cursor."""
+"""Defaults for what earlier versions did not store for a cursor."""
 
 
 def check_fencing_token(name: TopicName, known: FencingToken, fencing_token: FencingToken) -> None:
-    """Raises StaleTerm or Overtaken for one that is lower than what is known."""
+    """Raises StaleTerm or StaleRequest for a token that is lower than the known one."""
     if fencing_token.term < known.term:
-        raise StaleTerm(f"{name}: term {fencing_token.term} is over, {known.term} has spoken")
+        raise StaleTerm(f"{name}: term {fencing_token.term} is over, term {known.term} has sent requests")
     if fencing_token < known:
-        raise StaleRequest(f"{name}: request {fencing_token.number} comes after request {known.number}")
+        raise StaleRequest(f"{name}: request {fencing_token.number} was overtaken by request {known.number}")
 
 
 @dataclass(frozen=True, slots=True)
 class SealNote:
-    """The end of the segment, as far as the topic's own record does not have it."""
+    """The seal of the segment, as far as it is not in the topic's own record."""
 
     at_ms: int
     operation: str
@@ -62,13 +61,13 @@ class SealNote:
 
 @dataclass(slots=True)
 class OwnedCursorState:
-    moves: list[str] = field(default_factory=list)  # operations that have moved it, the last ones
+    moves: list[str] = field(default_factory=list)  # the last operations that moved it
     is_drained: bool = False
-    rewind_count: int = 0  # how often it was taken back out of a drained segment
-    is_undecided: bool = False  # its first consumer says where it begins (`Start.FIRST`)
-    born_at: Position | None = None  # the last entry that was there before it: what "latest" means for that consumer
-    fence: ReaderFence = field(default_factory=ReaderFence)  # of an ordered subscription: who is let in
-    hold: Position | None = None  # of a checkpoint group, which has no cursor: what comes behind it is kept
+    rewind_count: int = 0  # seeks that took back a drain
+    is_undecided: bool = False  # the first consumer decides where it starts (`Start.FIRST`)
+    born_at: Position | None = None  # last entry before its creation: what "latest" means for that consumer
+    fence: ReaderFence = field(default_factory=ReaderFence)  # of an ordered subscription
+    hold: Position | None = None  # of a checkpoint group, which has no cursor: later entries are retained
 
 
 @dataclass(slots=True)
@@ -79,9 +78,9 @@ class OwnedSegmentState:
     sealed: SealNote | None = None
     cursors: dict[str, OwnedCursorState] = field(default_factory=dict)
 
-    # what may be asked ------------------------------------------------------------------------------------------------
+    # requests ---------------------------------------------------------------------------------------------------------
     def admit(self, fencing_token: FencingToken) -> None:
-        """From here on lower ones are refused; durable with what is written next."""
+        """Refuses lower tokens from now on; durable with the next write."""
         check_fencing_token(self.ref.name, self.fencing_token, fencing_token)
         self.fencing_token = fencing_token
 
@@ -103,7 +102,7 @@ class OwnedSegmentState:
         del moves[:-MOVES_MAX]
 
     def update_drained(self, subscription: str, *, has_backlog: bool) -> Drained | Refilled | None:
-        """The cursor may have moved: what is to be told once it is durable, if anything."""
+        """To be called when the cursor may have moved. The returned event is sent once it is durable."""
         state = self.cursors.get(subscription)
         is_drained = self.sealed is not None and not has_backlog
         if is_drained == (state is not None and state.is_drained):
@@ -119,19 +118,19 @@ class OwnedSegmentState:
 
     @property
     def holds(self) -> dict[str, Position]:
-        """By checkpoint group."""
+        """Holds by checkpoint group."""
         return {name: one.hold for name, one in self.cursors.items() if one.hold is not None}
 
     @property
     def hold(self) -> Position | None:
-        """The last entry that no checkpoint group needs; None: there is none that does."""
+        """The last entry that no checkpoint group needs; None without checkpoint groups."""
         return min((one.hold for one in self.cursors.values() if one.hold is not None), default=None)
 
     @property
     def drained(self) -> frozenset[tuple[str, int]]:
         return frozenset((name, one.rewind_count) for name, one in self.cursors.items() if one.is_drained)
 
-    # texts ------------------------------------------------------------------------------------------------------------
+    # stored forms -----------------------------------------------------------------------------------------------------
     def identity(self) -> dict[str, str]:
         """Properties of the topic's record."""
         value: dict[str, Any] = {
@@ -206,7 +205,7 @@ def _position(value: list[Any] | None) -> Position | None:
 
 
 def tombstone_properties(fencing_token: FencingToken, now_ms: int) -> dict[str, str]:
-    """Properties of the grave of a segment."""
+    """Properties of a segment's tombstone."""
     value = {"mandate": [fencing_token.term, fencing_token.number], "buriedAtMs": now_ms}
     return {PROPERTY: json.dumps(value, separators=(",", ":"))}
 
@@ -216,6 +215,6 @@ def deleted_at_ms(properties: Mapping[str, str]) -> int:
 
 
 def fencing_token_on(properties: Mapping[str, str]) -> FencingToken:
-    """What a record remembers, of a segment that is there or of one that is not."""
+    """The fencing token in a topic record, of a segment or of a tombstone."""
     text = properties.get(PROPERTY)
     return NEVER if text is None else FencingToken(*json.loads(text)["mandate"])

@@ -1,6 +1,7 @@
-"""What a producer that opens a segment must know: who the ancestors are, what each has of it, how keys are routed.
+"""What a producer that opens a segment must know: the segment's ancestors, and the last sequence id of each for it.
 
-Asked of the ancestors' owners, here or elsewhere; what a sealed one has of a producer never changes and is remembered.
+The owners of the ancestors are asked, here or on other brokers. The answer of a sealed ancestor never changes and is
+cached.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class LastSequence:
 
 
 _Key = tuple[TopicName, int, str]
-"""Segment, incarnation of its topic (names are used again), producer."""
+"""Segment, incarnation of its topic (names are reused), producer."""
 
 AskSequence = Callable[[TopicName, str], Awaitable[LastSequence | None]]
-"""Of a segment's owner: what it has of a producer; None when there is no such segment."""
+"""Asks the owner of a segment for the last sequence id of a producer; None: no such segment."""
 
 
 class AncestorSequences:
@@ -42,11 +43,11 @@ class AncestorSequences:
         self._known: OrderedDict[_Key, Last] = OrderedDict()
 
     async def topic(self, name: TopicName) -> tuple[ScalableTopic, Segment]:
-        """The record of a segment's topic; TopicNotFound when it does not list the segment."""
+        """The topic's record and the segment in it; TopicNotFound when it does not list the segment."""
         return await find_segment(self._records, name)
 
     def proof(self, topic: ScalableTopic, segment: Segment) -> KeyRangeCheck | None:
-        """What keys a producer may send there; None where ranges are decoration."""
+        """The check of a producer's keys; None where keys are not routed by range."""
         routing = topic.layout.routing
         if routing.kind is not RoutingKind.RANGE:
             return None
@@ -55,8 +56,8 @@ class AncestorSequences:
     async def ancestors(
         self, topic: ScalableTopic, segment: Segment, producer: str, since: int | None = None
     ) -> list[pb.AncestorSequence]:
-        """With `since`, every ancestor that has something of that sequence id or a later one, with its note. Raises
-        what asking raises: without an answer nobody knows what was stored already."""
+        """With `since`: every ancestor with this sequence id or a later one, and its note. Raises what `ask` raises,
+        because without an answer it is unknown what was stored."""
         found = topic.ancestors(segment)
         keys = [(backing_topic(topic.name, one), topic.incarnation, producer) for one in found]
         lasts = [self._remembered(key) for key in keys]
@@ -66,8 +67,8 @@ class AncestorSequences:
             lasts[index] = answer
         had = [(one, last) for one, last in zip(found, lasts, strict=True) if last is not None]
         if since is None:
-            told = minimal_ancestors([(one, last.sequence) for one, last in had])
-            return [ancestor_sequence(one, self._ring_hash(topic, one), last) for one, last in told]
+            minimal = minimal_ancestors([(one, last.sequence) for one, last in had])
+            return [ancestor_sequence(one, self._ring_hash(topic, one), last) for one, last in minimal]
         return [
             ancestor_sequence(one, self._ring_hash(topic, one), last.sequence, last.note)
             for one, last in had
@@ -96,11 +97,11 @@ class AncestorSequences:
 
 
 def minimal_ancestors(ancestors: Sequence[tuple[Segment, int]]) -> list[tuple[Segment, int]]:
-    """Those of the ancestors (with what each has last) that say something which no other one says.
+    """The ancestors (with their last sequence ids) that are not implied by another one.
 
-    Where an ancestor has everything up to a sequence id, one with a part of its keys and a lower id adds nothing. So a
-    topic that was split and merged a thousand times tells a producer of a few. Partitions of a regular topic stay: how
-    many there are is part of what they say.
+    An ancestor with a part of another's keys and a lower sequence id adds nothing. So a topic that was split and merged
+    a thousand times sends a producer only a few. Partitions of a regular topic are all kept, because their number
+    matters for routing.
     """
     kept: list[tuple[Segment, int]] = []
     for one, last in sorted(ancestors, key=lambda it: (-it[1], -it[0].segment_id)):

@@ -1,7 +1,7 @@
-"""News for all other brokers, told until each has them: at least once, the latest of each subject, in no more memory
-than there are subjects. Knows errands, not what is told.
+"""Sends events to all other brokers, at least once each. Of several events with one subject only the latest is sent, so
+memory is bounded by the number of subjects.
 
-A broker that is not registered any more is told nothing: whoever leads in its place asks the owners itself.
+Events for a broker that is not registered any more are dropped: the leader that replaces it asks the owners itself.
 """
 
 from __future__ import annotations
@@ -18,48 +18,50 @@ from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
-TELL_SECONDS = 5.0
+SEND_SECONDS = 5.0
 AGAIN_SECONDS = 0.1
-TOGETHER_MAX = 500  # events of one errand
+TOGETHER_MAX = 500  # events per peer call
 
 
 class EventBroadcaster:
-    def __init__(self, peers: BrokerPeers, errand: str, clock: Clock) -> None:
+    def __init__(self, peers: BrokerPeers, call: str, clock: Clock) -> None:
         self._peers = peers
-        self._errand = errand
+        self._call = call
         self._clock = clock
-        self._tasks = TaskOwner("segment news")
-        self._waiting: dict[str, dict[Hashable, Any]] = {}  # broker -> what it has not heard yet, oldest first
-        self._telling: set[str] = set()
+        self._tasks = TaskOwner("segment events")
+        self._waiting: dict[str, dict[Hashable, Any]] = {}  # broker -> events that it has not confirmed, oldest first
+        self._sending: set[str] = set()
 
     async def close(self) -> None:
         await self._tasks.close()
 
-    def tell(self, subject: Hashable, event: Any) -> None:
-        """All others, from now on; what they have not heard of the same subject is out of date."""
+    def send(self, subject: Hashable, event: Any) -> None:
+        """To all other brokers; replaces an unsent event of the same subject."""
         for broker in self._peers.others():
             waiting = self._waiting.setdefault(broker, {})
             waiting.pop(subject, None)
             waiting[subject] = event
-            if broker not in self._telling:
-                self._telling.add(broker)
-                self._tasks.spawn(self._tell(broker), f"tell {broker}")
+            if broker not in self._sending:
+                self._sending.add(broker)
+                self._tasks.spawn(self._send(broker), f"send {broker}")
 
-    async def _tell(self, broker: str) -> None:
+    async def _send(self, broker: str) -> None:
         waiting = self._waiting[broker]
         try:
             while waiting and broker in self._peers.others():
                 some = dict(list(waiting.items())[:TOGETHER_MAX])
                 try:
-                    async with asyncio.timeout(TELL_SECONDS):
-                        await self._peers.call(broker, self._errand, {"events": list(some.values())})
+                    async with asyncio.timeout(SEND_SECONDS):
+                        await self._peers.call(broker, self._call, {"events": list(some.values())})
                 except (Error, TimeoutError) as error:
-                    log.info("segment news not heard yet", extra={"broker": broker, "reason": str(error)})
+                    log.info(
+                        "segment events not delivered yet, retrying", extra={"broker": broker, "reason": str(error)}
+                    )
                     await self._clock.sleep(AGAIN_SECONDS)
                     continue
                 for subject, event in some.items():
                     if waiting.get(subject) is event:
                         del waiting[subject]
         finally:
-            self._telling.discard(broker)
+            self._sending.discard(broker)
             self._waiting.pop(broker, None)

@@ -1,8 +1,8 @@
-"""The controller's port (`SegmentHost`) on the brokers of this cluster: each request goes to who owns the segment now.
+"""The controller's port `SegmentHost` on the brokers of this cluster: each request goes to the segment's present owner.
 
-What is ours is asked directly, what is another broker's becomes an errand; when the segment changes hands meanwhile the
-request follows it, under the same mandate: done twice it is done once. Events of our own segments are told to every
-broker that is registered, until it has them, because the leader of the topic may be anywhere.
+A request for a local segment is performed directly, else it becomes a peer call. If the segment moves meanwhile, the
+request follows it under the same fencing token; requests are idempotent. Events of local segments are sent to every
+registered broker, because any of them may lead the topic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.broker.peers import BrokerPeers, PeerCallRefused, PeerCallUnanswe
 from anabranch.broker.placement import Placement, ServedElsewhere
 from anabranch.broker.publish.producer import Producer
 from anabranch.broker.publish.sequence_ids import Last
-from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.segment.owned_segment import OwnedSegment
 from anabranch.broker.segment_host.ancestor_sequences import AncestorSequences, LastSequence
 from anabranch.broker.segment_host.event_broadcast import EventBroadcaster
 from anabranch.broker.segment_host.local_segments import LocalSegments
@@ -35,7 +35,6 @@ from anabranch.broker.segment_host.request_codec import (
     request_json,
     stats_json,
 )
-from anabranch.broker.segment_host.seal_notifications import SealNotifications
 from anabranch.broker.segment_host.topic_layouts import TopicLayouts
 from anabranch.controller.segment_host import (
     Answer,
@@ -67,15 +66,15 @@ CAPABILITIES = HostCapabilities(
 
 
 MOVING = frozenset({NotReady.code, TopicFenced.code, Fenced.code, Superseded.code})
-"""The segment is just being closed, opened or taken over: it is asked again, here or elsewhere."""
+"""The segment is being closed, opened or taken over: the request is repeated, here or elsewhere."""
 
 
 class OutcomeUncertain(NotReady):
-    """One of these: it may have been done."""
+    """The request failed with one of MOVING; it may have been performed."""
 
 
 class ClusterSegmentHost:
-    """Implements `controller.host.SegmentHost`, and the errands of the other brokers' hosts."""
+    """Implements `controller.segment_host.SegmentHost`, and the peer calls of other brokers' hosts."""
 
     def __init__(
         self,
@@ -89,20 +88,18 @@ class ClusterSegmentHost:
     ) -> None:
         self._owner = owner
         self._ancestors = AncestorSequences(records, self.last_sequence)
-        notices = SealNotifications(records, placement)
-        owner.before_seal, owner.tell_sealed = notices.prepare, notices.tell
         self._placement = placement
         self._peers = peers
         self._clock = clock
         self._ask_seconds = ask_seconds
         self._listeners: list[Callable[[HostEvent], None]] = []
-        self._news = None if peers is None else EventBroadcaster(peers, f"{GROUP}.news", clock)
+        self._broadcast = None if peers is None else EventBroadcaster(peers, f"{GROUP}.news", clock)
         self._stop = owner.listen(self._happened)
 
     async def close(self) -> None:
         self._stop()
-        if self._news is not None:
-            await self._news.close()
+        if self._broadcast is not None:
+            await self._broadcast.close()
 
     @property
     def capabilities(self) -> HostCapabilities:
@@ -112,7 +109,7 @@ class ClusterSegmentHost:
 
     async def ask(self, fencing_token: FencingToken, request: Request) -> Answer:
         is_sent = False
-        error: Error = HostUnavailable(f"nobody serves {request.segment.name} at the moment")
+        error: Error = HostUnavailable(f"no broker serves {request.segment.name} at the moment")
         try:
             async with asyncio.timeout(self._ask_seconds):
                 while True:
@@ -128,7 +125,7 @@ class ClusterSegmentHost:
             raise kind(error.reason) from error
 
     async def _ask(self, fencing_token: FencingToken, request: Request) -> Answer:
-        """Once, where the segment is now."""
+        """One attempt, at the present owner."""
         name, peers = request.segment.name, self._peers
         if peers is None or self._placement.is_here(name):
             try:
@@ -148,10 +145,10 @@ class ClusterSegmentHost:
                 raise OutcomeUncertain(refused.reason) from refused
             raise ERRORS.get(refused.code, HostOutcomeUnknown)(refused.reason) from refused
 
-    # -- figures
+    # -- stats
 
     async def measure(self, segments: Sequence[SegmentRef]) -> tuple[SegmentStats | None, ...]:
-        """One errand per owner."""
+        """One peer call per owner."""
         owners: dict[str | None, list[int]] = {}
         for index, ref in enumerate(segments):
             peers = self._peers
@@ -192,24 +189,25 @@ class ClusterSegmentHost:
     # -- producers
 
     async def check_listed(self, name: TopicName) -> None:
-        """TopicNotFound for what no topic's record lists as its segment."""
+        """TopicNotFound unless the topic's record lists the segment."""
         await self._ancestors.topic(name)
 
-    async def prepare(self, producer: Producer, topic: SegmentTopic) -> None:
-        """Before a producer is let in: what its ancestors have of it, for peers of our own kind, and how keys go."""
-        record, segment = await self._ancestors.topic(topic.name)
+    async def prepare(self, producer: Producer, owned: OwnedSegment) -> None:
+        """Before a producer is added: finds its sequence ids on the ancestors, for clients with our extensions, and the
+        check of its keys."""
+        record, segment = await self._ancestors.topic(owned.name)
         if producer.grants_credits:
             producer.ancestors = await self._ancestors.ancestors(
                 record, segment, producer.name, producer.first_sequence_id
             )
         proof = self._ancestors.proof(record, segment)
         if proof is not None:
-            topic.prove(producer, proof)
+            owned.prove(producer, proof)
 
     async def last_sequence(self, name: TopicName, producer: str) -> LastSequence | None:
-        """What a segment has of a producer, asked of its owner; NotReady when nobody answers in time."""
+        """Asks the owner for the last sequence id of a producer; NotReady when it does not answer in time."""
         asked = {"segment": str(name), "producer": producer}
-        error: Error = NotReady(f"nobody serves {name} at the moment")
+        error: Error = NotReady(f"no broker serves {name} at the moment")
         try:
             async with asyncio.timeout(self._ask_seconds):
                 while True:
@@ -219,7 +217,7 @@ class ClusterSegmentHost:
                         error = missed
                     await self._clock.sleep(AGAIN_SECONDS)
         except TimeoutError:
-            raise NotReady(f"{name}, an ancestor, cannot be asked: {error.reason}") from error
+            raise NotReady(f"the owner of the ancestor {name} does not answer: {error.reason}") from error
 
     async def _last_sequence(self, name: TopicName, asked: Mapping[str, str]) -> LastSequence | None:
         peers = self._peers
@@ -241,12 +239,12 @@ class ClusterSegmentHost:
         return lambda: self._listeners.remove(callback)
 
     def _happened(self, event: HostEvent) -> None:
-        """On one of our own segments."""
-        if self._news is not None:
-            self._news.tell((event.segment.name, event.subscription, type(event)), event_json(event))
-        self._hear(event)
+        """An event of a local segment."""
+        if self._broadcast is not None:
+            self._broadcast.send((event.segment.name, event.subscription, type(event)), event_json(event))
+        self._dispatch(event)
 
-    def _hear(self, event: HostEvent) -> None:
+    def _dispatch(self, event: HostEvent) -> None:
         for tell in tuple(self._listeners):
             tell(event)
 
@@ -259,7 +257,7 @@ class ClusterSegmentHost:
     @peer_call(f"{GROUP}.news")
     async def serve_events(self, events: Sequence[Any]) -> None:
         for one in events:
-            self._hear(read_event(one))
+            self._dispatch(read_event(one))
 
     @peer_call(f"{GROUP}.measure")
     async def serve_stats(self, segments: Sequence[Any]) -> list[Any]:
@@ -276,7 +274,7 @@ class ClusterSegmentHost:
 
 
 def _translated(error: Error) -> Error:
-    """What is not of the port: storage or metadata could not say whether it was done."""
+    """Errors that are not part of the port come from storage or metadata: the outcome is unknown."""
     if isinstance(error, ServedElsewhere) or type(error) in ERRORS.values():
         return error
     return (OutcomeUncertain if error.code in MOVING else HostOutcomeUnknown)(error.reason)

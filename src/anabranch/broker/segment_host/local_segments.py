@@ -1,16 +1,17 @@
-"""The owner of segments on one broker: every request of the controller's port, done here or not at all.
+"""Performs the controller's requests for the segments that this broker owns.
 
-Requests of one segment are done one after another. What each costs in durable writes is said in `segment_facts`; that
-this broker still owns the segment is looked at last, before the answer leaves. Knows no transport.
+Requests for one segment are performed one after another. `segment_state` lists the durable writes of each. Before the
+answer is returned, ownership is checked once more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import assert_never
 from weakref import WeakValueDictionary
 
+from anabranch.broker.segment.owned_segment import OwnedSegment, segment_of
 from anabranch.broker.segment.segment_logs import SegmentLogs
 from anabranch.broker.segment.segment_state import (
     NEVER,
@@ -20,8 +21,8 @@ from anabranch.broker.segment.segment_state import (
     fencing_token_on,
     tombstone_properties,
 )
-from anabranch.broker.segment.segment_topic import SegmentTopic, TellSealed
 from anabranch.broker.segment_host.ancestor_sequences import LastSequence
+from anabranch.broker.segment_host.segment_listener import LocalSegmentListener
 from anabranch.broker.segment_host.segment_stats import SegmentRates
 from anabranch.broker.topic_registry.factory import SegmentCreation
 from anabranch.broker.topic_registry.registry import TopicRegistry
@@ -53,68 +54,53 @@ from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 
-MADE_SECONDS = 5.0
-
 
 class LocalSegments:
-    def __init__(self, topics: TopicRegistry, logs: SegmentLogs, clock: Clock) -> None:
+    def __init__(self, topics: TopicRegistry, logs: SegmentLogs, listener: LocalSegmentListener, clock: Clock) -> None:
         self._topics = topics
         self._clock = clock
         self._logs = logs
+        self._listener = listener
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
-        self._listeners: list[Callable[[HostEvent], None]] = []
         self._tasks = TaskOwner("segments")
         self._rates = SegmentRates(topics.sampler, clock)
-        self._awaited: dict[TopicName, asyncio.Event] = {}  # planned segments that clients wait for
-        self.tell_sealed: TellSealed | None = None  # what producers of our own kind are told
-        self.before_seal: Callable[[Seal], Awaitable[None]] | None = None
-        topics.on_segment = self._adopt
 
     def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
         """Every event of the segments that this broker owns."""
-        self._listeners.append(callback)
-        return lambda: self._listeners.remove(callback)
-
-    def _adopt(self, topic: SegmentTopic) -> None:
-        topic.on_event = self._tell
-        topic.tell_sealed = self.tell_sealed
+        return self._listener.listen(callback)
 
     def start(self) -> None:
-        """Rates are looked at from now on."""
+        """Starts to sample rates."""
         self._tasks.spawn(self._rates.run(), "rates")
 
     async def stats(self, ref: SegmentRef) -> SegmentStats | None:
-        """None when it is not there."""
+        """None: no such segment."""
         try:
-            topic = await self._topics.segment(ref.name)
+            segment = await self._topics.segment(ref.name)
         except NotFound:
             return None
-        if topic.state.ref.incarnation != ref.incarnation:
+        if segment.state.ref.incarnation != ref.incarnation:
             return None
-        return await self._rates.stats(topic)
+        return await self._rates.stats(segment)
 
     async def last_sequence(self, name: TopicName, producer: str) -> LastSequence | None:
-        """What one of our segments has of a producer; None when it is not there."""
+        """Last sequence id of a producer on a local segment; None: no such segment."""
         try:
-            topic = await self._topics.segment(name)
+            topic = (await self._topics.segment(name)).topic
         except NotFound:
             return None
         last = LastSequence(topic.last_of(producer), topic.log.is_terminated)
         self._topics.check_here(name)
         return last
 
-    def _tell(self, event: HostEvent) -> None:
-        for tell in tuple(self._listeners):
-            tell(event)
-
     async def close(self) -> None:
         await self._tasks.close()
 
     async def apply(self, fencing_token: FencingToken, request: Request) -> Answer:
-        """Raises HostError, SegmentMissing, CursorMissing, and whatever storage and metadata say (then it may have been
-        done); ServedElsewhere when the segment is another broker's, before or by the end.
+        """Raises HostError, SegmentMissing, CursorMissing, and errors of storage and metadata (then the request may be
+        performed); ServedElsewhere when another broker owns the segment, before or after the request.
 
-        Whoever asks may give up waiting: what was begun is finished.
+        A request that has begun is completed even if the caller is cancelled.
         """
         task = self._tasks.spawn(self._outcome(fencing_token, request), type(request).__name__)
         if task is None:
@@ -127,25 +113,25 @@ class LocalSegments:
     async def _outcome(self, fencing_token: FencingToken, request: Request) -> Answer | Error:
         try:
             return await self._apply(fencing_token, request)
-        except Error as error:  # an answer like any other: who asks is told
+        except Error as error:  # returned to the caller as an answer
             return error
 
     async def _apply(self, fencing_token: FencingToken, request: Request) -> Answer:
         name = request.segment.name
         async with self._locks.setdefault(name, asyncio.Lock()):
             self._topics.check_here(name)
-            topic = await self._made(fencing_token, request) or await self._find(name)
+            segment = await self._made(fencing_token, request) or await self._find(name)
             answer = await (
-                self._absent(fencing_token, request) if topic is None else self._do(topic, fencing_token, request)
+                self._absent(fencing_token, request) if segment is None else self._do(segment, fencing_token, request)
             )
             self._topics.check_here(name)
-            if isinstance(request, Create) and (awaited := self._awaited.pop(name, None)) is not None:
-                awaited.set()
+            if isinstance(request, Create):
+                self._listener.created(name)
             return answer
 
-    async def _made(self, fencing_token: FencingToken, request: Request) -> SegmentTopic | None:
-        """What is to be made was never heard of, as a rule: then making it is one write, and nothing is looked up. None
-        when it is there, or was, or is not to be made."""
+    async def _made(self, fencing_token: FencingToken, request: Request) -> OwnedSegment | None:
+        """Creates the segment with one write, without a read: as a rule it never existed. None when it exists, has a
+        tombstone, or is not to be created."""
         if not isinstance(request, Create) or self._topics.loaded(request.segment.name) is not None:
             return None
         state = OwnedSegmentState(request.segment, request.operation, fencing_token)
@@ -155,43 +141,28 @@ class LocalSegments:
             return None
 
     async def forget(self, name: TopicName, before_ms: int) -> bool:
-        """The grave of a segment of ours that was buried before that; True when it is gone."""
+        """Deletes the tombstone of a local segment that was deleted before `before_ms`; True when it was deleted."""
         async with self._locks.setdefault(name, asyncio.Lock()):
             self._topics.check_here(name)
             if self._topics.loaded(name) is not None:
                 return False
             return await self._logs.clear(name, lambda text: deleted_at_ms(text) < before_ms)
 
-    async def _find(self, name: TopicName) -> SegmentTopic | None:
+    async def _find(self, name: TopicName) -> OwnedSegment | None:
         loaded = self._topics.loaded(name)
-        if not isinstance(loaded, SegmentTopic) and not (await self._logs.peek(name)).exists:
+        if segment_of(loaded) is None and not (await self._logs.peek(name)).exists:
             return None
         return await self._topics.segment(name)
 
-    async def wait_made(self, name: TopicName) -> None:
-        """Until a segment of ours is there, or for as long as a client may be kept waiting for it."""
-        if self._topics.loaded(name) is not None:
-            return
-        awaited = self._awaited.setdefault(name, asyncio.Event())  # before we look: it may be made meanwhile
-        if (await self._logs.peek(name)).exists:
-            self._awaited.pop(name, None)
-            awaited.set()
-            return
-        try:
-            async with asyncio.timeout(MADE_SECONDS):
-                await awaited.wait()
-        except TimeoutError:
-            self._awaited.pop(name, None)  # it is looked for once more, and missed
-
     async def _absent(self, fencing_token: FencingToken, request: Request) -> Answer:
-        """The segment is not there. The mandate is remembered all the same, but for a creation it goes with that."""
+        """The segment does not exist. The fencing token is stored in a tombstone, or with the creation."""
         ref = request.segment
         known = fencing_token_on((await self._logs.peek(ref.name)).properties)
         check_fencing_token(ref.name, known, fencing_token)
         if isinstance(request, Create):
             state = OwnedSegmentState(ref, request.operation, fencing_token)
-            topic = await self._topics.segment(ref.name, SegmentCreation(state.identity()))
-            await topic.add_cursors(request.cursors)
+            segment = await self._topics.segment(ref.name, SegmentCreation(state.identity()))
+            await segment.add_cursors(request.cursors)
             return Done()
         if fencing_token > known or known == NEVER:
             await self._logs.write_tombstone(ref.name, tombstone_properties(fencing_token, self._clock.now_ms()))
@@ -203,47 +174,46 @@ class LocalSegments:
             case _:
                 raise SegmentMissing(f"{ref} does not exist")
 
-    async def _do(self, topic: SegmentTopic, fencing_token: FencingToken, request: Request) -> Answer:
-        ref, state = request.segment, topic.state
+    async def _do(self, segment: OwnedSegment, fencing_token: FencingToken, request: Request) -> Answer:
+        ref, state = request.segment, segment.state
         state.admit(fencing_token)
         if ref.incarnation != state.ref.incarnation and isinstance(request, Delete | DeleteCursor):
-            await topic.flush_segment_state()
-            return Done()  # that life is over
+            await segment.flush_segment_state()
+            return Done()  # that incarnation is deleted
         if ref.incarnation != state.ref.incarnation:
-            await topic.flush_segment_state()
+            await segment.flush_segment_state()
             state.check_incarnation(ref)
         match request:
             case Create(_, _, cursors):
-                await topic.add_cursors(cursors)
+                await segment.add_cursors(cursors)
             case Fence():
-                await topic.flush_segment_state()
-                return topic.status()
+                await segment.flush_segment_state()
+                return segment.status()
             case Seal(operation, _, children):
-                if self.before_seal is not None:
-                    await self.before_seal(request)
-                return await topic.seal(operation, children)
+                await self._listener.prepare_seal(request)
+                return await segment.seal(operation, children)
             case Delete():
-                await self._topics.delete_segment(topic)
+                await self._topics.delete_segment(segment)
             case CreateCursor(_, _, spec):
-                await topic.add_cursors((spec,))
+                await segment.add_cursors((spec,))
             case DenyCursor(_, _, subscription, reason):
-                topic.deny_cursor(subscription, reason)
-                await topic.flush_segment_state()
+                segment.deny_cursor(subscription, reason)
+                await segment.flush_segment_state()
             case DeleteCursor(_, _, subscription):
-                await topic.drop_cursor(subscription)
+                await segment.drop_cursor(subscription)
             case Seek(operation, _, subscription, publish_ms, generation):
-                return await topic.seek_cursor(subscription, operation, publish_ms, generation)
+                return await segment.seek_cursor(subscription, operation, publish_ms, generation)
             case ClearBacklog(operation, _, subscription):
-                await topic.clear_cursor(subscription, operation)
+                await segment.clear_cursor(subscription, operation)
             case CloseReader(_, _, subscription, _, generation):
-                topic.close_readers(subscription, generation)
-                await topic.flush_segment_state()
+                segment.close_readers(subscription, generation)
+                await segment.flush_segment_state()
             case GrantReader(_, _, subscription, consumer, generation):
-                topic.grant_reader(subscription, consumer, generation)
-                await topic.flush_segment_state()
+                segment.grant_reader(subscription, consumer, generation)
+                await segment.flush_segment_state()
             case Hold(_, _, subscription, position):
-                topic.hold(subscription, position)
-                await topic.flush_segment_state()
+                segment.hold(subscription, position)
+                await segment.flush_segment_state()
             case _:
                 assert_never(request)
         return Done()

@@ -1,4 +1,7 @@
-"""The controller's port as plain JSON values, for errands between brokers. Knows no transport."""
+"""Requests, answers, events and stats of the controller's port as JSON, for peer calls.
+
+The names of the classes are the values of `"kind"` on the wire between brokers: they must not be renamed.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ ERRORS: Mapping[str, type[Error]] = {
         host.HostOutcomeUnknown,
     )
 }
-"""Those of the port: they come back as what they were."""
+"""Errors of the port, by code."""
 
 
 # requests -------------------------------------------------------------------------------------------------------------
@@ -88,7 +91,7 @@ def read_request(value: Mapping[str, Any]) -> tuple[FencingToken, Request]:
     try:
         return FencingToken(*map(int, value["mandate"])), _request(value)
     except (KeyError, TypeError, ValueError) as error:
-        raise BadRequest(f"not a request to a segment's owner: {error!r}") from error
+        raise BadRequest(f"invalid request to the owner of a segment: {error!r}") from error
 
 
 def _request(value: Mapping[str, Any]) -> Request:
@@ -122,7 +125,7 @@ def _request(value: Mapping[str, Any]) -> Request:
             position = None if at is None else Position(*map(int, at))
             return host.Hold(operation, segment, str(value["subscription"]), position)
         case other:
-            raise BadRequest(f"no request {other!r} is known here")
+            raise BadRequest(f"unknown request {other!r}")
 
 
 # answers --------------------------------------------------------------------------------------------------------------
@@ -161,9 +164,9 @@ def read_answer(value: Mapping[str, Any]) -> Answer:
                 drained = frozenset((str(name), int(rewind_count)) for name, rewind_count in value["drained"])
                 return Status(bool(value["exists"]), sealed, frozenset(map(str, value["cursors"])), drained)
             case other:
-                raise BadRequest(f"no answer {other!r} is known here")
+                raise BadRequest(f"unknown answer {other!r}")
     except (KeyError, TypeError, ValueError) as error:
-        raise BadRequest(f"not an answer of a segment's owner: {error!r}") from error
+        raise BadRequest(f"invalid answer of the owner of a segment: {error!r}") from error
 
 
 # events ---------------------------------------------------------------------------------------------------------------
@@ -199,12 +202,12 @@ def read_event(value: Mapping[str, Any]) -> HostEvent:
             case "ReaderLeft":
                 return ReaderLeft(segment, subscription, str(value["reader"]))
             case other:
-                raise BadRequest(f"no event {other!r} is known here")
+                raise BadRequest(f"unknown event {other!r}")
     except (KeyError, TypeError, ValueError) as error:
-        raise BadRequest(f"not an event of a segment: {error!r}") from error
+        raise BadRequest(f"invalid event of a segment: {error!r}") from error
 
 
-# figures --------------------------------------------------------------------------------------------------------------
+# stats --------------------------------------------------------------------------------------------------------------
 def stats_json(stats: SegmentStats) -> Json:
     return {
         "rates": [[one.messages_in, one.bytes_in, one.messages_out, one.bytes_out] for one in _rates(stats)],
@@ -228,11 +231,11 @@ def read_stats(value: Mapping[str, Any]) -> SegmentStats:
         found = {str(name): _cursor_stats(one) for name, one in value["subscriptions"].items()}
         return SegmentStats(short, long, int(value["producers"]), int(value["messages"]), int(value["bytes"]), found)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise BadRequest(f"not the figures of a segment: {error!r}") from error
+        raise BadRequest(f"invalid stats of a segment: {error!r}") from error
 
 
 def _cursor_stats(value: list[Any]) -> CursorStats:
-    """Brokers of before say no position."""
+    """Brokers of earlier releases send no position."""
     backlog, consumers, *position = map(int, value)
     return CursorStats(backlog, consumers, Position(*position) if position else None)
 

@@ -1,7 +1,6 @@
-"""What producers of our own kind are told when their segment is sealed: the children and where they are. Knows records
-and placement.
+"""Notifications to producers with our extensions when their segment is sealed: the children, and where they are.
 
-Who the children are is read before the seal begins, so that nothing is asked while producers wait.
+The children are read before the seal begins, so that nothing is read while producers wait.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections import OrderedDict
 
 from anabranch.broker.placement import Placement
 from anabranch.broker.publish.producer import Producer
-from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.segment.owned_segment import OwnedSegment
 from anabranch.broker.segment_host.topic_layouts import ScalableTopic, TopicLayouts
 from anabranch.controller.segment_host import Seal
 from anabranch.model.errors import Error
@@ -32,20 +31,23 @@ class SealNotifications:
         self._ready: OrderedDict[TopicName, tuple[Segment, ...]] = OrderedDict()
 
     async def prepare(self, request: Seal) -> None:
-        """Know what will be told; read only where this broker has not seen the plan yet."""
+        """Finds the children; reads the record only if this broker has not seen the planned operation."""
         name = request.segment.name
         known = self._listed(self._records.remembered(name.scalable), request)
         if known is None:
             try:
                 known = self._listed(await self._records.read(name.scalable), request)
             except Error as error:
-                log.warning("children told by name only", extra={"segment": str(name), "reason": error.reason})
+                log.warning(
+                    "record not readable; children of a sealed segment taken from their names",
+                    extra={"segment": str(name), "reason": error.reason},
+                )
         self._ready[name] = _by_name(request) if known is None else known
         while len(self._ready) > READY_MAX:
             self._ready.popitem(last=False)
 
     def _listed(self, topic: ScalableTopic | None, request: Seal) -> tuple[Segment, ...] | None:
-        """The children as the record has them; None unless it has all of them."""
+        """The children in the record; None unless it lists all of them."""
         if topic is None or topic.incarnation != request.segment.incarnation:
             return None
         found = [topic.segment(one.name) for one in request.children]
@@ -56,23 +58,23 @@ class SealNotifications:
         """The children of a segment that is being sealed."""
         return self._ready.get(name, ())
 
-    def tell(self, producer: Producer, topic: SegmentTopic) -> None:
-        note = topic.state.sealed
+    def notify(self, producer: Producer, segment: OwnedSegment) -> None:
+        note = segment.state.sealed
         assert note is not None
         addresses = ((one.segment_id, self._placement.owner_address(one.name)) for one in note.children)
         producer.peer.send(
             segment_sealed(
                 producer.producer_id,
                 note.operation,
-                topic.deduplication.last_sequence(producer.name),
-                self.ready(topic.name),
+                segment.topic.deduplication.last_sequence(producer.name),
+                self.ready(segment.name),
                 [(one, at.service_url, at.service_url_tls) for one, at in addresses if at is not None],
             )
         )
 
 
 def _by_name(request: Seal) -> tuple[Segment, ...]:
-    """Ids and ranges are in the names."""
+    """Ids and ranges from the names of the children."""
     named = ((one, one.name.segment) for one in request.children)
     return tuple(
         Segment(one.segment_id, HashRange(at.start, at.end), parent_ids=(request.segment.segment_id,))

@@ -1,10 +1,11 @@
-"""Rolling rates of the segments that are loaded here, over ten seconds and over a minute. Looks at the counters of
-those that are awake at times; nothing is written down where messages pass.
+"""Rolling rates of loaded segments, over ten seconds and over a minute, and their stats.
+
+The counters of active segments are sampled periodically; the message path records nothing.
 """
 
 from __future__ import annotations
 
-from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.segment.owned_segment import OwnedSegment, segment_of
 from anabranch.broker.topic_registry.rate_meter import Meter
 from anabranch.broker.topic_registry.rate_sampler import Sampler
 from anabranch.controller.segment_host import CursorStats, Rates, SegmentStats
@@ -18,42 +19,43 @@ SHORT_SAMPLES = 5
 
 class SegmentRates:
     def __init__(self, sampler: Sampler, clock: Clock) -> None:
-        """`sampler` keeps the rates over a minute, of all topics."""
+        """`sampler` keeps the rates over a minute of all topics."""
         self._sampler = sampler
         self._clock = clock
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs for ever."""
         while True:
             await self._clock.sleep(LOOK_SECONDS)
             budget = YieldBudget(self._clock)
             for topic in tuple(self._sampler.active()):
-                if isinstance(topic, SegmentTopic):
-                    self._look(topic)
+                if (segment := segment_of(topic)) is not None:
+                    self._look(segment)
                     await budget.spend()
 
-    def _look(self, topic: SegmentTopic) -> tuple[Rates, Rates]:
-        book = self._sampler.sample(topic)
+    def _look(self, segment: OwnedSegment) -> tuple[Rates, Rates]:
+        book = self._sampler.sample(segment.topic)
         if book.short is None:
             book.short = Meter(SHORT_SECONDS, SHORT_SAMPLES)
         return Rates(*book.short.rates(self._clock.monotonic(), book.totals)), Rates(*book.rates)
 
-    async def stats(self, topic: SegmentTopic) -> SegmentStats:
-        short, long = self._look(topic)
+    async def stats(self, segment: OwnedSegment) -> SegmentStats:
+        topic = segment.topic
+        short, long = self._look(segment)
         return SegmentStats(
             short,
             long,
             producers=len(topic.producers),
             messages=topic.log.total_messages,
             bytes=topic.log.total_bytes,
-            subscriptions=await _cursors(topic),
+            subscriptions=await _cursors(segment),
         )
 
 
-async def _cursors(topic: SegmentTopic) -> dict[str, CursorStats]:
-    """Checkpoint groups have none: what is kept for them counts."""
-    found: dict[str, CursorStats] = {}
-    for group, position in topic.state.holds.items():
+async def _cursors(segment: OwnedSegment) -> dict[str, CursorStats]:
+    """A checkpoint group has no cursor: its backlog is counted from its hold."""
+    topic, found = segment.topic, dict[str, CursorStats]()
+    for group, position in segment.state.holds.items():
         behind = await topic.log.messages_between(position, topic.log.last_position)
         found[group] = CursorStats(behind, 0, position)
     for one in topic.subscriptions.values():

@@ -1,4 +1,7 @@
-"""Graves are not kept for ever: a request that could hurt is on its way for minutes, not a day. Looks once an hour."""
+"""Deletes tombstones of segments that are older than 24 hours, once an hour.
+
+A tombstone rejects delayed requests of former leaders; these arrive within minutes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class TombstoneSweeper:
         self._logs = logs
         self._owner = owner
         self._clock = clock
-        self._tasks = TaskOwner("segment graves")
+        self._tasks = TaskOwner("segment tombstones")
 
     def start(self) -> None:
         self._tasks.spawn(self._run(), "sweep")
@@ -37,14 +40,14 @@ class TombstoneSweeper:
             await self._clock.sleep(LOOK_SECONDS)
             try:
                 count = await self.sweep(self._clock.now_ms() - KEEP_MS)
-            except Error as error:  # metadata failing: the next round tries again
-                log.warning("graves not swept", extra={"reason": error.reason})
+            except Error as error:  # metadata store failing: the next round tries again
+                log.warning("segment tombstones not swept, retrying in an hour", extra={"reason": error.reason})
             else:
                 if count:
-                    log.info("graves of segments forgotten", extra={"count": count})
+                    log.info("deleted expired segment tombstones", extra={"count": count})
 
     async def sweep(self, before_ms: int) -> int:
-        """Those of our own segments; how many are gone."""
+        """Deletes expired tombstones of local segments; returns their number."""
         budget, count = YieldBudget(self._clock), 0
         for tenant in await self._catalog.tenants():
             for namespace in await self._catalog.namespaces(tenant):
@@ -53,5 +56,5 @@ class TombstoneSweeper:
                     try:
                         count += await self._owner.forget(name, before_ms)
                     except ServedElsewhere:
-                        continue  # its owner does that
+                        continue  # left to its owner
         return count

@@ -1,4 +1,4 @@
-"""What the broker must know of scalable topics: the small port to their records. Layouts are others' business."""
+"""Port to the records of scalable topics, as far as the owners of segments need them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anabranch.model.segment import Segment, backing_topic
 
 @dataclass(frozen=True, slots=True)
 class ScalableTopic:
-    """A topic's record as far as its segments' owners go."""
+    """A scalable topic's record as the owners of its segments see it."""
 
     name: TopicName
     incarnation: int
@@ -21,7 +21,7 @@ class ScalableTopic:
     planned: tuple[Segment, ...] = ()  # children of the running operation
 
     def segment(self, name: TopicName) -> Segment | None:
-        """Of the layout or of the running operation: only these can be attached to."""
+        """The segment in the layout or in the running operation; clients can attach to no other."""
         descriptor = name.segment
         if descriptor is None:
             return None
@@ -30,7 +30,7 @@ class ScalableTopic:
         return found if found is not None and backing_topic(self.name, found) == name else None
 
     def ancestors(self, segment: Segment) -> list[Segment]:
-        """Those that may have had one of its keys, oldest first; of a planned child too."""
+        """Ancestors that may have stored one of its keys, oldest first; also for a planned child."""
         seen: dict[int, Segment] = {}
         ahead = list(segment.parent_ids)
         while ahead:
@@ -46,20 +46,20 @@ class ScalableTopic:
 
 class TopicLayouts(Protocol):
     async def read(self, topic: TopicName, *, is_fresh: bool = False) -> ScalableTopic | None:
-        """As this broker's side of the store has it; `is_fresh`: with everything that was written before the call.
+        """The record as this broker's connection to the store has it; `is_fresh`: with all writes before the call.
         `topic` is a `topic://` name."""
 
     def remembered(self, topic: TopicName) -> ScalableTopic | None:
-        """What this broker read or wrote last, without asking: it may be out of date."""
+        """What this broker read or wrote last; may be out of date."""
 
     async def exists(self, topic: TopicName) -> bool: ...
 
 
 async def find_segment(records: TopicLayouts, name: TopicName) -> tuple[ScalableTopic, Segment]:
-    """The topic that lists a segment, in its layout or its running operation; TopicNotFound when none does.
+    """The topic that lists the segment in its layout or running operation; TopicNotFound.
 
-    Who comes with a name from somewhere knows more than our side of the store, perhaps: before no is said it is asked
-    for all that was written.
+    A client may know a segment that this broker's connection to the store does not show yet. So the record is read
+    again, fresh, before the segment is refused.
     """
     topic = await records.read(name.scalable)
     segment = None if topic is None else topic.segment(name)
@@ -69,5 +69,5 @@ async def find_segment(records: TopicLayouts, name: TopicName) -> tuple[Scalable
     if topic is None:
         raise TopicNotFound(f"Topic {name.scalable} not found")
     if segment is None:
-        raise TopicNotFound(f"{name} is no segment of {name.scalable} (any more)")
+        raise TopicNotFound(f"{name} is not a segment of {name.scalable}")
     return topic, segment

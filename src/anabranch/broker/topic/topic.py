@@ -6,9 +6,10 @@ It combines the parts of one topic. Dispatchers choose entries, `publisher` publ
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.client_connection import ClientConnection
@@ -35,7 +36,8 @@ from anabranch.broker.topic.policy_limits import (
 )
 from anabranch.broker.topic.position_resolver import PositionResolver
 from anabranch.broker.topic.takeover import free_exclusive_subscription, free_producer_name
-from anabranch.broker.topic.topic_producers import TopicProducers
+from anabranch.broker.topic.topic_hooks import NoTopicHooks, TopicHooks
+from anabranch.broker.topic.topic_producers import NotifyProducer, TopicProducers
 from anabranch.broker.topic.topic_rate_limits import TopicRates
 from anabranch.broker.topic.topic_subscriptions import TopicSubscriptions
 from anabranch.model.errors import Error, NotAllowed
@@ -62,8 +64,10 @@ class Topic:
         on_dirty: Callable[[Topic], None],
         check_writable: Callable[[], None],
         mark_active: Callable[[Topic], None],
+        make_hooks: Callable[[Topic], TopicHooks] | None = None,
     ) -> None:
-        """`mark_active` is called for any activity except a publish, which calls `on_dirty`."""
+        """`mark_active` is called for any activity except a publish, which calls `on_dirty`. `make_hooks`: for a topic
+        that is not a regular one."""
         self.name = name
         self.rests_until = 0.0  # no sweep needed before (`clock.monotonic`), unless there is activity
         self._mark_active = partial(mark_active, self)
@@ -76,7 +80,7 @@ class Topic:
         self._tasks = TaskOwner(str(name))
         self.topic_producers = TopicProducers(str(name), topic_log, self._tasks, self.last_of)
         self.producers = self.topic_producers.producers
-        self.topic_subscriptions = TopicSubscriptions(topic_log, self._subscription, self._tasks, self._check_open)
+        self.topic_subscriptions = TopicSubscriptions(topic_log, self._subscription, self._tasks, self.check_open)
         self.subscriptions = self.topic_subscriptions.by_name
         self.publisher = Publisher(
             topic_log,
@@ -97,14 +101,17 @@ class Topic:
         self._dirty = False
         self._fenced = False
         self._failing = False
+        self.hooks: TopicHooks = NoTopicHooks() if make_hooks is None else make_hooks(self)
 
     async def load(self, deduplicate: bool) -> None:
         """Load persisted state: topic epoch, sequence ids, subscriptions."""
+        self.hooks.before_load(deduplicate=deduplicate)
         self.topic_producers.load()
         self.topic_subscriptions.load()
         self.housekeeping.load()
         self.compactor.load()
         await self.deduplication.switch(deduplicate)
+        self.hooks.after_load()
 
     async def apply(self, policies: Policies) -> None:
         """Apply policies, also to attached producers and consumers."""
@@ -170,7 +177,8 @@ class Topic:
         """Last entry that may be delivered. (Transactions will limit it.)"""
         return self.log.last_position
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises TopicFenced while the topic is being closed or deleted."""
         if self._fenced:
             raise TopicFenced(f"{self.name} is being closed")
         self.used_at = self._clock.monotonic()
@@ -181,20 +189,21 @@ class Topic:
         return self.deduplication.last_of(producer_name)
 
     async def add_producer(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
-        self._check_open()
+        self.check_open()
         if self.log.is_terminated:
             raise TopicTerminated(f"{self.name} is terminated")
         self._check_writable()
         await self.housekeeping.check_not_blocked()
         await self.topic_producers.fence(producer)
         await free_producer_name(self.producers, producer, self.remove_producer)
-        self._check_open()
+        self.check_open()
         check_producer(self.policies, len(self.producers), self.name)
         return await self.topic_producers.add(producer, known_epoch)
 
     def remove_producer(self, producer: Producer) -> None:
         self.used_at = self._clock.monotonic()
         self._mark_active()
+        self.hooks.producer_removed(producer)
         self.topic_producers.remove(producer)
 
     def close_producers(self) -> None:
@@ -205,6 +214,9 @@ class Topic:
 
     def publish_run(self, producer: Producer, publishes: Sequence[Publish]) -> None:
         """SENDs of one producer, in their order."""
+        publishes = self.hooks.accept_publishes(producer, publishes)
+        if not publishes:
+            return
         if self._checks_each:
             for publish in publishes:
                 self._publish_checked(publish)
@@ -253,10 +265,11 @@ class Topic:
             mark_active=self._mark_active,
         )
         made.apply(self.policies, self.rates.dispatch)
+        self.hooks.subscription_made(made)
         return made
 
     async def subscribe(self, request: SubscribeRequest, peer: ClientConnection) -> tuple[Subscription, Consumer]:
-        self._check_open()
+        self.check_open()
         spec = request.spec
         check_subscription(self.policies, spec.type, None, self.name)
         self.rates.check_subscribe(peer, spec)
@@ -264,14 +277,20 @@ class Topic:
         consumer = Consumer(peer, spec, self.policies.unacked_per_consumer_max, self._clock.now_ms())
         if spec.type is SubscriptionType.EXCLUSIVE:
             await free_exclusive_subscription(subscription.consumers, peer, lambda old: self.detach(subscription, old))
-        self._check_open()
+        self.check_open()
         if self.subscriptions.get(request.name) is not subscription:
             raise TopicFenced(f"subscription {request.name!r} was closed meanwhile")
         check_consumer(self.policies, self.topic_subscriptions.consumer_count, len(subscription.consumers), self.name)
         subscription.attach(consumer)
+        try:
+            self.hooks.check_attached(request)
+        except Error:
+            self.detach(subscription, consumer)
+            raise
         return subscription, consumer
 
     async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
+        await self.hooks.before_subscribe(request)
         found = self.subscriptions.get(request.name)
         if found is not None:
             if found.is_durable != request.durable:
@@ -287,10 +306,22 @@ class Topic:
     async def create_subscription(
         self, name: str, start: Position, properties: Mapping[str, str], *, durable: bool = True
     ) -> Subscription:
+        self.hooks.check_create_subscription(name, durable=durable)
+
         def check_room(known: int) -> None:
             check_subscription(self.policies, None, known, self.name)
 
         return await self.topic_subscriptions.create(name, start, properties, durable=durable, check_room=check_room)
+
+    async def create_cursors(self, starts: Callable[[], Mapping[str, Position]]) -> Mapping[str, Position]:
+        """Creates durable subscriptions with one write. `starts` is asked while no other cursor is created or deleted;
+        what it saves in the topic's state is written with them."""
+        async with self.topic_subscriptions.changing:
+            self.check_open()
+            found = starts()
+            await self.log.create_cursors(found)
+            self.topic_subscriptions.adopt(found)
+        return found
 
     async def _start_of(self, request: SubscribeRequest) -> Position:
         if request.rollback_seconds:
@@ -329,7 +360,7 @@ class Topic:
 
     def compact(self) -> None:
         """Start a compaction; its state is in `compactor.stats`. Raises AlreadyRunning."""
-        self._check_open()
+        self.check_open()
         self.compactor.claim()
         self._tasks.spawn(self.compactor.run(), "compaction")
 
@@ -338,7 +369,12 @@ class Topic:
         return bytes_after(self.log.chain, EARLIEST if view is None else view.horizon)
 
     async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
+        self.hooks.check_unsubscribe(name)
         await self.topic_subscriptions.remove(name, force=force, by=by)
+
+    async def drop_subscription(self, name: str) -> None:
+        """Deletes the subscription whatever the hooks say, and closes its consumers."""
+        await self.topic_subscriptions.remove(name, force=True)
 
     async def last_message(self, compacted: bool = False) -> tuple[Position, int]:
         """Last position and, for a batch, the index of its last message (otherwise -1), in log or compacted view."""
@@ -347,16 +383,44 @@ class Topic:
     # -- ending
 
     async def terminate(self) -> Position:
+        self.hooks.check_terminate()
         last = await self.log.terminate()
         self.close_producers()
+        self._send_end_of_topic()
+        return last
+
+    async def terminate_with(self, properties: Callable[[], Mapping[str, str]], notify: NotifyProducer) -> None:
+        """Terminates the log and writes `properties` with its end.
+
+        Publishes wait until the outcome is known. Then every producer is closed by `notify`; after a failure the
+        waiting publishes are taken in their order.
+        """
+        self.publisher.is_paused = True
+        try:
+            await self.log.terminate(properties)  # publishes in flight are completed and answered first
+        except BaseException:
+            self.publisher.is_paused = False
+            for producer in list(self.producers.values()):
+                self.publisher.release(producer)
+            raise
+        self.publisher.is_paused = False
+        self.publisher.snapshot()
+        self.topic_producers.close_all(notify=notify)
+        self._send_end_of_topic()
+
+    def _send_end_of_topic(self) -> None:
         for subscription in self.subscriptions.values():
             if not subscription.cursor.has_backlog:
                 subscription.notify_end_of_topic()
-        return last
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """A task that ends with the topic."""
+        self._tasks.spawn(work, name)
 
     async def close(self, *, notify_clients: bool = True, notifications: CloseNotifications | None = None) -> None:
         """Close clients (now, or later by `notifications`), persist state, close the log."""
         self._fenced = True
+        self.hooks.closing()
         if notify_clients:
             self.topic_producers.close_all(notifications)
         for subscription in self.subscriptions.values():
@@ -379,6 +443,7 @@ class Topic:
         if not force:
             self.check_unused()
         self._fenced = True
+        self.hooks.closing()
         self.close_producers()
         for subscription in self.subscriptions.values():
             subscription.fence()
@@ -386,7 +451,4 @@ class Topic:
         await self._tasks.close()
         if when_fenced is not None:
             await when_fenced()
-        await self._delete_log()
-
-    async def _delete_log(self) -> None:
-        await self.log.delete()
+        await self.log.delete(self.hooks.tombstone())

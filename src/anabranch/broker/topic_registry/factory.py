@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.catalog.policies import Policies, segment_policies
 from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.segment.owned_segment import OwnedSegment, SegmentListener
 from anabranch.broker.segment.segment_logs import SegmentLogs
-from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic.non_persistent_topic import NonPersistentTopic
 from anabranch.broker.topic.topic import Topic
@@ -36,12 +37,25 @@ class SegmentCreation:
     is_first: bool = False
 
 
+class SegmentAdmission(SegmentListener, Protocol):
+    async def admit(self, name: TopicName) -> None:
+        """Raises TopicNotFound unless a client may attach to the segment. Waits for a segment that is planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSupport:
+    """What a broker with scalable topics needs to load segments."""
+
+    logs: SegmentLogs
+    listener: SegmentAdmission
+
+
 class TopicFactory:
     def __init__(
         self,
         catalog: Catalog,
         open_log: OpenLog,
-        segments: SegmentLogs | None,
+        segments: SegmentSupport | None,
         *,
         settings: BrokerSettings,
         clock: Clock,
@@ -49,9 +63,8 @@ class TopicFactory:
         check_writable: Callable[[], None],
         on_dirty: Callable[[Topic], None],
         mark_active: Callable[[AnyTopic], None],
-        on_segment: Callable[[SegmentTopic], None],
     ) -> None:
-        """`segments`: None without scalable topics. `on_segment` is called with each segment before it is loaded."""
+        """`segments`: None without scalable topics."""
         self.segments = segments
         self._catalog = catalog
         self._open_log = open_log
@@ -61,7 +74,6 @@ class TopicFactory:
         self._check_writable = check_writable
         self._on_dirty = on_dirty
         self._mark_active = mark_active
-        self._on_segment = on_segment
 
     async def make(self, name: TopicName, creation: SegmentCreation | None) -> AnyTopic:
         """The topic, loaded and with its policies applied. `creation`: given if a segment may be created."""
@@ -72,10 +84,14 @@ class TopicFactory:
         return topic
 
     async def _make_stored(self, name: TopicName, creation: SegmentCreation | None) -> Topic:
-        is_segment = name.domain is Domain.SEGMENT
         reading = self._tasks.spawn(self._policies_or_error(name), f"policies for {name}")
-        topic_log = await (self._open_segment(name, creation) if is_segment else self._open_regular(name))
-        topic = (SegmentTopic if is_segment else Topic)(
+        if name.domain is not Domain.SEGMENT:
+            topic_log, make_hooks = await self._open_regular(name), None
+        elif self.segments is None:
+            raise NotAllowed(f"{name}: scalable topics are not enabled on this broker")
+        else:
+            topic_log, make_hooks = await self._open_segment(name, creation, self.segments.logs), self._make_segment
+        topic = Topic(
             name,
             topic_log,
             settings=self._settings,
@@ -83,9 +99,8 @@ class TopicFactory:
             on_dirty=self._on_dirty,
             check_writable=self._check_writable,
             mark_active=self._mark_active,
+            make_hooks=make_hooks,
         )
-        if isinstance(topic, SegmentTopic):
-            self._on_segment(topic)
         try:
             policies = await self.policies(name) if reading is None else await reading
             if isinstance(policies, Error):
@@ -110,12 +125,14 @@ class TopicFactory:
             raise
         return topic_log
 
-    async def _open_segment(self, name: TopicName, creation: SegmentCreation | None) -> TopicLog:
-        if self.segments is None:
-            raise NotAllowed(f"{name}: scalable topics are not enabled on this broker")
+    async def _open_segment(self, name: TopicName, creation: SegmentCreation | None, logs: SegmentLogs) -> TopicLog:
         if creation is None:
-            return await self.segments.open(name, None)
-        return await self.segments.open(name, creation.properties, is_first=creation.is_first)
+            return await logs.open(name, None)
+        return await logs.open(name, creation.properties, is_first=creation.is_first)
+
+    def _make_segment(self, topic: Topic) -> OwnedSegment:
+        assert self.segments is not None
+        return OwnedSegment(topic, self._clock, self.segments.listener)
 
     # -- policies
 
@@ -132,7 +149,7 @@ class TopicFactory:
         """The policies of its namespace as they apply to this topic."""
         if name.domain is not Domain.SEGMENT or self.segments is None:
             return policies
-        return segment_policies(policies, self.segments.retention)
+        return segment_policies(policies, self.segments.logs.retention)
 
 
 async def _withdraw(topic_log: TopicLog) -> None:

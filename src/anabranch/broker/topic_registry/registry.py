@@ -9,18 +9,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.close_notifications import CloseNotifications
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.placement import Address, ServedElsewhere
-from anabranch.broker.segment.segment_logs import SegmentLogs
-from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.segment.owned_segment import OwnedSegment, segment_of
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.activity import ActivityTracker
-from anabranch.broker.topic_registry.factory import AnyTopic, OpenLog, SegmentCreation, TopicFactory
+from anabranch.broker.topic_registry.factory import AnyTopic, OpenLog, SegmentCreation, SegmentSupport, TopicFactory
 from anabranch.broker.topic_registry.rate_sampler import Sampler
 from anabranch.broker.topic_registry.unloaded_scan import UnloadedTopicScan
 from anabranch.model.errors import AlreadyExists, BadName, Error, NotAllowed, NotFound, NotReady
@@ -40,12 +40,13 @@ async def _nothing(_: TopicName) -> None:
     return
 
 
-async def _no_segments(name: TopicName) -> None:
-    raise NotAllowed(f"{name} cannot be used by a client of regular topics")
-
-
 def _everything(_: TopicName) -> None:
     """`check_here` of a single broker: it serves every topic."""
+
+
+class InactiveTopicListener(Protocol):
+    async def before_inactive_delete(self, name: TopicName) -> None:
+        """Called when the topic is fenced, before its log is deleted; an error keeps it."""
 
 
 class TopicRegistry:
@@ -59,13 +60,15 @@ class TopicRegistry:
         check_writable: Callable[[], None],
         check_here: Callable[[TopicName], None] | None = None,
         wait_placed: Callable[[TopicName], Awaitable[None]] | None = None,
-        segments: SegmentLogs | None = None,
+        segments: SegmentSupport | None = None,
+        inactive: InactiveTopicListener | None = None,
     ) -> None:
         """`check_writable` raises what an append would raise now; `check_here` raises ServedElsewhere; `wait_placed`
-        waits while a topic is being moved. `segments`: None without scalable topics."""
+        waits while a topic is being moved. `segments`: None without scalable topics. `inactive` is called for each
+        topic that is deleted because it was inactive."""
         self._creations: dict[TopicName, SegmentCreation] = {}  # of segments that are being created
-        self.admit_segment: Callable[[TopicName], Awaitable[None]] = _no_segments  # raises unless clients may attach
-        self.on_segment: Callable[[SegmentTopic], None] = lambda _: None  # called before a segment is loaded
+        self._segments = segments
+        self._inactive = inactive
         self._check_here = check_here or _everything
         self._wait_placed = wait_placed or _nothing
         self._catalog = catalog
@@ -91,15 +94,15 @@ class TopicRegistry:
             check_writable=check_writable,
             on_dirty=self._dirty.append,
             mark_active=self.activity.mark,
-            on_segment=self._segment_made,
         )
         self._unloaded_scan = UnloadedTopicScan(
-            catalog, segments, clock, is_unloaded=self._is_unloaded, load=lambda name: self.get(name, create=False)
+            catalog,
+            None if segments is None else segments.logs,
+            clock,
+            is_unloaded=self._is_unloaded,
+            load=lambda name: self.get(name, create=False),
         )
         self.sampler = Sampler(clock, self.activity.view())
-        self.before_inactive_delete: Callable[[TopicName], Awaitable[None]] = (
-            _nothing  # called before an inactive topic is deleted
-        )
 
     def __iter__(self) -> Iterator[AnyTopic]:
         return iter(list(self._topics.values()))
@@ -131,7 +134,7 @@ class TopicRegistry:
             if found is not None:
                 return found
             if name.domain is Domain.SEGMENT:
-                await self.admit_segment(name)
+                await self._admit_segment(name)
             elif name not in self._opening:
                 await self._catalog.check_may_load(name, create)
             if name not in self._topics and name not in self._closing:  # both may have changed meanwhile
@@ -142,6 +145,11 @@ class TopicRegistry:
                 except AlreadyExists:  # created meanwhile by its owner: open it
                     if name.domain is not Domain.SEGMENT:
                         raise
+
+    async def _admit_segment(self, name: TopicName) -> None:
+        if self._segments is None:
+            raise NotAllowed(f"{name} cannot be used by a client of regular topics")
+        await self._segments.listener.admit(name)
 
     async def _loaded_or_none(self, name: TopicName) -> AnyTopic | None:
         """The loaded topic, after a close in progress has ended; None if it is not loaded."""
@@ -160,7 +168,7 @@ class TopicRegistry:
         """Raises ServedElsewhere unless this broker owns the topic."""
         self._check_here(name)
 
-    async def segment(self, name: TopicName, creation: SegmentCreation | None = None) -> SegmentTopic:
+    async def segment(self, name: TopicName, creation: SegmentCreation | None = None) -> OwnedSegment:
         """The loaded segment, created if `creation` is given. Raises NotFound if it does not exist, AlreadyExists if
         it exists and `creation.is_first` is set."""
         while True:
@@ -177,18 +185,16 @@ class TopicRegistry:
                     continue
                 finally:
                     self._creations.pop(name, None)
-            assert isinstance(found, SegmentTopic)
-            return found
+            segment = segment_of(found)
+            assert segment is not None
+            return segment
 
-    def _segment_made(self, topic: SegmentTopic) -> None:
-        self.on_segment(topic)  # looked up late: it is assigned after construction
-
-    async def delete_segment(self, topic: SegmentTopic) -> None:
+    async def delete_segment(self, segment: OwnedSegment) -> None:
         """Delete it; a tombstone remains."""
         try:
-            await topic.delete(force=True)
+            await segment.topic.delete(force=True)
         finally:
-            self._topics.pop(topic.name, None)  # half deleted: opening it again finishes the deletion
+            self._topics.pop(segment.name, None)  # half deleted: opening it again finishes the deletion
 
     async def _open_once(self, name: TopicName) -> AnyTopic:
         """Concurrent callers share one opening."""
@@ -390,7 +396,9 @@ class TopicRegistry:
 
     async def _delete_unused(self, topic: Topic) -> None:
         try:
-            await topic.delete(force=True, when_fenced=partial(self.before_inactive_delete, topic.name))
+            inactive = self._inactive
+            before = None if inactive is None else partial(inactive.before_inactive_delete, topic.name)
+            await topic.delete(force=True, when_fenced=before)
         finally:
             self._topics.pop(topic.name, None)  # half deleted: opening it again finishes the deletion
 

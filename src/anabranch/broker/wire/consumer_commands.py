@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anabranch.broker.errors import ClientMistake, ConsumerAssignFailed, ConsumerNotFound
-from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.segment.owned_segment import segment_of
 from anabranch.broker.services import Services
 from anabranch.broker.subscription.consumer import (
     Consumer,
@@ -311,8 +311,9 @@ class ConsumerCommands(CommandSet):
         attached = self._attached.pop(body.consumer_id, None)
         if attached is not None:
             attached.detach()
-            if isinstance(attached.topic, SegmentTopic) and not self._connection.extensions:
-                attached.topic.reader_left(attached.subscription.name, attached.consumer.name)
+            segment = segment_of(attached.topic)
+            if segment is not None and not self._connection.extensions:
+                segment.reader_left(attached.subscription.name, attached.consumer.name)
         self._connection.send(replies.success(body.request_id))
 
     def consumer_closed(self, consumer_id: int) -> None:

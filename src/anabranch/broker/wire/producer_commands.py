@@ -13,7 +13,7 @@ from anabranch.broker.publish.producer import Producer, Publish, Window
 from anabranch.broker.publish.producer_access import AccessMode
 from anabranch.broker.publish.sequence_ids import highest_of
 from anabranch.broker.schemas.registry import version_bytes
-from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.segment.owned_segment import segment_of
 from anabranch.broker.services import Services
 from anabranch.broker.topic_registry.factory import AnyTopic
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
@@ -101,8 +101,9 @@ class ProducerCommands(CommandSet):
         if body.initial_subscription_name:
             await self._initial_subscription(topic, body.initial_subscription_name)
         producer = self._producer(body, name, version_bytes(schema_version))
-        if isinstance(topic, SegmentTopic) and services.segments is not None:
-            await services.segments.prepare(producer, topic)
+        segment = segment_of(topic)
+        if segment is not None and services.segments is not None:
+            await services.segments.prepare(producer, segment)
         try:
             admission = await topic.add_producer(producer, body.topic_epoch if body.HasField("topic_epoch") else None)
         except BaseException:

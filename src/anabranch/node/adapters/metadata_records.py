@@ -1,4 +1,4 @@
-"""Topic records in the metadata store: the small port that storage declares, on the port that all stores have."""
+"""Topic records of storage in the metadata store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anabranch.storage.record_store import RecordRaced, StoredRecord
 
 
 class MetadataRecords:
-    """Implements `storage.records.RecordStore`."""
+    """Implements `storage.record_store.RecordStore`."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -26,6 +26,6 @@ class MetadataRecords:
         try:
             await self._store.delete(key, expected=ANY if version is None else version)
         except KeyMissing:
-            return  # absent is fine, says the port
+            return  # the port allows a missing record
         except VersionMismatch as raced:
             raise RecordRaced(raced.reason) from raced

@@ -1,5 +1,4 @@
-"""All brokers of the cluster as `broker.peers.BrokerPeers` wants them: cards and table from the cluster, errands over
-HTTP. Wiring, no decisions."""
+"""The other brokers of the cluster: implements `broker.peers.BrokerPeers` with signed calls over HTTP."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class ClusterPeers:
 
     def check_valid(self) -> None:
         if not self._place.cluster.is_valid:
-            raise NotReady("this broker has lost its place in the cluster, or the metadata store is away for too long")
+            raise NotReady("this broker has lost its session, or the metadata store is unavailable for too long")
 
     def others(self) -> list[str]:
         return sorted(name for name in self._place.cluster.brokers if name != self._me)
@@ -85,7 +84,8 @@ class ClusterPeers:
             await asyncio.gather(asking, leaving, return_exceptions=True)
 
     async def _wait_gone(self, incarnation: BrokerIncarnation) -> None:
-        """A frozen broker keeps its connections: nobody waits for it longer than the cluster does."""
+        """Waits until the incarnation is not registered any more. A frozen broker keeps connections; a call must not
+        wait longer than its session."""
         cluster = self._place.cluster
         while (info := cluster.brokers.get(incarnation.broker)) is not None and info.broker_incarnation == incarnation:
             await cluster.wait_changed(cluster.changes, LOOK_SECONDS)
@@ -101,4 +101,4 @@ class ClusterPeers:
             raise NotFound(f"Broker {broker} does not exist")
         slots = slots_of_bundle(f"0x{span[0]:08x}_0x{span[1]:08x}")
         if not await self._place.cluster.move(slots, broker, MOVE_SECONDS):
-            raise NotReady(f"not everything has arrived at broker {broker} yet")
+            raise NotReady(f"broker {broker} does not serve all of the bundle yet; the move goes on")

@@ -1,5 +1,4 @@
-"""Where the cluster and this broker's topics meet: what is served here, who is told when slots move, what giving up
-means. Wiring, no decisions."""
+"""Placement of topics from the cluster's slot table, and what the cluster asks of this broker's topics."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from anabranch.runtime.reach import is_listening
 from anabranch.storage.interface import Fenced
 from anabranch.storage.ledger_store import EmbeddedLedgerStore
 
-PLACED_SECONDS = 8.0  # how long a client is kept waiting for a topic that changes hands; it gives up after 30
+PLACED_SECONDS = 8.0  # a client waits so long for a topic that moves; clients time out after 30
 PROBE_SECONDS = 0.2
 FENCE_SECONDS = 0.25
 
@@ -32,16 +31,15 @@ class ClusterPlacement:
 
     def __init__(
         self,
-        topics: Callable[[], TopicRegistry],
         ledgers: EmbeddedLedgerStore,
         on_stepped_down: Callable[[], None],
         clock: Clock,
     ) -> None:
-        self._topics = topics
+        self._topics: TopicRegistry | None = None
         self._ledgers = ledgers
         self._on_stepped_down = on_stepped_down
         self._clock = clock
-        self._answered: dict[str, float] = {}  # when a broker was last seen listening
+        self._answered: dict[str, float] = {}  # service URL -> when the broker was last seen listening
         self._cluster: Cluster | None = None
 
     @property
@@ -50,8 +48,11 @@ class ClusterPlacement:
             raise NotReady("the broker is joining the cluster")
         return self._cluster
 
-    @cluster.setter
-    def cluster(self, cluster: Cluster) -> None:
+    def serve(self, topics: TopicRegistry) -> None:
+        """Called before the broker joins: slots may be closed as soon as it does."""
+        self._topics = topics
+
+    def joined(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def is_here(self, topic: TopicName) -> bool:
@@ -62,7 +63,7 @@ class ClusterPlacement:
         if info is None or (
             info.broker_incarnation == self.cluster.info.broker_incarnation and not self.is_here(topic)
         ):
-            return None  # ours by the table, but we may not serve it: nobody is sent to us in circles
+            return None  # this broker by the table, but it may not serve the topic: the client would be sent in circles
         return address_of(info)
 
     def check_here(self, topic: TopicName) -> None:
@@ -70,7 +71,7 @@ class ClusterPlacement:
             raise ServedElsewhere(topic, self.owner_address(topic))
 
     def require_ownership_epoch(self, topic: TopicName) -> int:
-        """Of our holding of the topic's slot; whoever holds it later has a higher one."""
+        """Ownership epoch of this broker for the topic; later holders have higher ones. ServedElsewhere."""
         ownership_epoch = self.cluster.ownership_epoch(str(topic))
         if ownership_epoch is None:
             raise ServedElsewhere(topic, self.owner_address(topic))
@@ -83,7 +84,7 @@ class ClusterPlacement:
         return None if self._cluster is None else self._cluster.ownership_epoch(str(topic))
 
     async def wait_placed(self, topic: TopicName) -> None:
-        """A broker that was killed is registered until its session ends: nobody is sent to a port that refuses."""
+        """Waits also while the owner's port refuses connections: a killed broker is listed until its session ends."""
         cluster, name = self.cluster, str(topic)
         until = self._clock.monotonic() + PLACED_SECONDS
         looked = cluster.changes
@@ -121,8 +122,9 @@ class ClusterPlacement:
             info = next_holders.get(slot_of(str(name)))
             return None if info is None else address_of(info)
 
-        notifications = await self._topics().hand_over(lambda name: slot_of(str(name)) in next_holders, next_address)
-        await self._ledgers.flush()  # the heir reads ledger files, not our log
+        assert self._topics is not None, "slots are closed after the broker joined"
+        notifications = await self._topics.hand_over(lambda name: slot_of(str(name)) in next_holders, next_address)
+        await self._ledgers.flush()  # the next holder reads ledger files, not this broker's log
 
         def send() -> None:
             for notification in notifications:
@@ -131,14 +133,15 @@ class ClusterPlacement:
         return send
 
     async def watch_fence(self) -> None:
-        """A broker that is cut off from the store and writes nothing would keep its clients for ever otherwise."""
+        """Runs for ever. Without it, a broker that writes nothing would keep its clients after it was fenced."""
         while True:
             await self._clock.sleep(FENCE_SECONDS)
             self._ledgers.check_fence()
 
     def loads(self) -> Mapping[int, float]:
         loads: dict[int, float] = {}
-        topics = self._topics()
+        topics = self._topics
+        assert topics is not None, "load is measured after the broker joined"
         for topic in topics.sampler.active():
             if topics.loaded(topic.name) is topic:
                 slot = slot_of(str(topic.name))

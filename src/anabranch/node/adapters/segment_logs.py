@@ -1,4 +1,4 @@
-"""The logs of segments on this node's storage and metadata. Wiring, no decisions."""
+"""Logs of segments on this node's storage and metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anabranch.storage.topic.topic_log import TopicLog, TopicLogSettings
 
 
 class NodeSegmentLogs:
-    """Implements `broker.segment_logs.SegmentLogs`."""
+    """Implements `broker.segment.segment_logs.SegmentLogs`."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class NodeSegmentLogs:
         ownership_epoch_of: Callable[[TopicName], int | None],
         children: Callable[[str], Awaitable[Iterable[str]]],
     ) -> None:
-        """`children`: names of keys one step below a key of the metadata store."""
+        """`children`: names of the direct children of a metadata key."""
         self._children = children
         self._ledgers, self._records, self._ids, self._clock = ledgers, records, ids, clock
         self._settings = settings

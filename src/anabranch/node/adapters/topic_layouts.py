@@ -1,4 +1,4 @@
-"""The records of scalable topics in the metadata store, for the owners of their segments. Reads only."""
+"""Records of scalable topics in the metadata store, for the owners of their segments. Reads only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from anabranch.model.names import TopicName
 
 
 class StoredScalableRecords:
-    """Implements `broker.scalable_records.TopicLayouts`. Read anew each time, decoded when it has changed: producers
-    open a lane to every segment, and the record of a thousand of them takes milliseconds."""
+    """Implements `broker.segment_host.topic_layouts.TopicLayouts`.
+
+    A record is read each time and decoded only when it has changed: a producer opens every segment, and decoding the
+    record of a thousand segments takes milliseconds.
+    """
 
     def __init__(self, store: MetadataStore, memo: RecordCache) -> None:
         self._store, self._memo = store, memo
@@ -33,7 +36,7 @@ class StoredScalableRecords:
 
 
 def _seen(topic: TopicName, record: TopicRecord) -> ScalableTopic | None:
-    """None for one that is being deleted: nobody attaches to it any more."""
+    """None for a topic that is being deleted: clients cannot attach to it any more."""
     if record.is_deleting:
         return None
     return ScalableTopic(topic.scalable, record.incarnation, record.layout, record.planned_children)

@@ -1,4 +1,4 @@
-"""Settings of a broker that shares its data directory and metadata with others."""
+"""Settings of a broker that shares its data directory and metadata store with others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""All settings of a node in one tree: one group per part of the house. `runtime.settings` loads it from file,
-environment and flags; `anabranch config sample` prints it."""
+"""All settings of a node in one tree, one group per part. `runtime.settings` loads it from file, environment and flags;
+`anabranch config sample` prints it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """Listening beyond loopback needs authentication, or a word that it is meant."""
+    """Listening beyond loopback needs authentication, or an explicit `insecure`."""
 
     network: NetworkSettings = field(default_factory=NetworkSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

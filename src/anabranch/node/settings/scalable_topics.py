@@ -1,4 +1,4 @@
-"""Settings of scalable topics as the whole node sees them: the controllers' own, and what they mean for storage."""
+"""Settings of scalable topics: those of the controllers, and the retention that follows for storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The knobs of security: who signs in how, who is a super-user, and the files of TLS. Values only; nothing is read."""
+"""Settings of authentication, authorization and TLS. Values only; no file is read here."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ METHODS = ("token", "basic", "tls")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecuritySettings:
     methods: tuple[str, ...] = field(
-        default=(), metadata={"help": "ways to sign in: token, basic, tls; none = authentication is off"}
+        default=(), metadata={"help": "authentication methods: token, basic, tls; none = authentication is off"}
     )
     authorization: bool = field(
-        default=False,
-        metadata={"help": "check permissions of roles; off = every authenticated client may do everything"},
+        default=False, metadata={"help": "check what a role may do; off = every authenticated role may do everything"}
     )
     superusers: tuple[str, ...] = field(default=(), metadata={"help": "roles that may do everything"})
     anonymous_role: str = field(
-        default="", metadata={"help": "role of clients without credentials; empty = they are refused"}
+        default="", metadata={"help": "role of clients without credentials; empty = credentials are required"}
     )
     token_secret_key: str = field(
         default="",
@@ -35,7 +34,7 @@ class SecuritySettings:
     token_audience: str = field(default="", metadata={"help": "tokens must be for this audience (aud); empty = any"})
     token_clock_skew_seconds: float = field(default=0.0, metadata={"help": "tolerance for exp and nbf"})
     basic_file: Path | None = field(default=None, metadata={"help": "htpasswd file: bcrypt, apr1 or {SHA} entries"})
-    open_metrics: bool = field(default=True, metadata={"help": "/metrics is served without signing in"})
+    open_metrics: bool = field(default=True, metadata={"help": "/metrics is served without authentication"})
     refresh_seconds: float = field(default=30.0, metadata={"help": "time to present new credentials after expiry"})
 
     def __post_init__(self) -> None:

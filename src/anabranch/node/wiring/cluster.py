@@ -1,6 +1,6 @@
-"""What a broker of a cluster has besides: its place among the others, the way to them, and membership.
+"""What a broker in a cluster has in addition: placement, peers and membership.
 
-Wiring, no decisions. A broker that is alone never loads this module, nor the floor it stands on.
+A broker alone does not import this module, nor the `cluster` package.
 """
 
 from __future__ import annotations
@@ -37,26 +37,24 @@ SERVING_SECONDS = 60.0  # until a broker that joined serves something
 
 
 class ClusterWiring:
-    """In order of need: `place` at once, then `meet_others`, `join`, `follow` and `wait_serving`; `leave` at the
-    end."""
+    """Used in this order: `place`, `meet_others`, `join`, `follow`, `wait_serving`; `leave` at the end."""
 
     def __init__(
         self,
         settings: NodeSettings,
         stores: Stores,
-        topics: Callable[[], TopicRegistry],
         fenced: Callable[[], None],
         clock: Clock,
         stack: AsyncExitStack,
     ) -> None:
-        self.place = ClusterPlacement(topics, stores.ledgers, fenced, clock)
+        self.place = ClusterPlacement(stores.ledgers, fenced, clock)
         self._settings = settings
         self._stores = stores
         self._clock = clock
         self._stack = stack
 
     async def meet_others(self, admin: BrokerAdmin) -> tuple[ClusterPeers, InternalHandler]:
-        """How this broker asks the others, and how they ask it."""
+        """Peer calls to the other brokers, and the endpoint for theirs."""
         stores, settings = self._stores, self._settings
         me = BrokerIncarnation(settings.storage.broker_id, stores.ledgers.generation)
         secret = await load_secret(stores.metadata, secret_bytes(SECRET_BYTES))
@@ -66,15 +64,16 @@ class ClusterWiring:
         return peers, internal_handler(PeerEndpoint(secret, me, self._clock, admin.peer_calls.serve))
 
     async def join(self, topics: TopicRegistry, server: BrokerServer, address: Address) -> None:
-        """Become a member; from now on this broker may be given topics to serve."""
+        """Joins the cluster; from now on this broker may get slots."""
         await self._stack.enter_async_context(CatalogWatch(self._stores.metadata, topics, server, self._clock))
-        self.place.cluster = await self._stack.enter_async_context(self._cluster(address))
+        self.place.serve(topics)
+        self.place.joined(await self._stack.enter_async_context(self._cluster(address)))
         watching = TaskOwner("node")
         self._stack.push_async_callback(watching.close)
         watching.spawn(self.place.watch_fence(), "fence")
 
     def follow(self, scalable: ScalableTopicService) -> None:
-        """Scalable topics are led where their names are placed."""
+        """Tells the controllers about placement: a scalable topic is led where its name is placed."""
         following = TaskOwner("scalable topics")
         self._stack.push_async_callback(following.close)
         following.spawn(follow_placement(self.place.cluster, scalable), "placement")
@@ -83,7 +82,7 @@ class ClusterWiring:
         await self.place.cluster.wait_serving(SERVING_SECONDS)
 
     async def leave(self) -> None:
-        """Hand everything over, while clients can still look topics up."""
+        """Hands all slots over while clients can still look topics up."""
         if not self.place.cluster.has_stepped_down:
             await self.place.cluster.drain(self._settings.cluster.drain_seconds)
 

@@ -1,7 +1,6 @@
-"""The ports of one broker: binary and HTTP, each plain and with TLS, and those that the brokers of a machine share.
+"""The ports of one broker: binary and HTTP, each plain and with TLS, and ports shared by the brokers of a machine.
 
-Knows where to listen and what to advertise; who may come in is decided behind the doors. Nothing is accepted on the
-binary ports before `start`.
+The binary ports accept no connection before `start`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Listeners:
         self._listeners: list[Listener] = []
 
     async def open(self, server: BrokerServer, http: HttpServer) -> Address:
-        """Where clients and other brokers find this one."""
+        """The address that clients and other brokers use for this one."""
         settings, tls = self._settings, self._tls
         plain = await server.listen(settings.network.host, settings.network.port)
         self._listeners.append(plain)
@@ -42,7 +41,7 @@ class Listeners:
         return Address(service_url, http_url, f"pulsar+ssl://{host}:{ciphered.port}", f"https://{host}:{https_port}")
 
     async def open_front(self, server: BrokerServer, http: HttpServer) -> None:
-        """Ports that the brokers of this machine share: whoever lives answers lookups there."""
+        """Ports that the brokers of this machine share: any running broker answers lookups there."""
         cluster = self._settings.cluster
         if cluster.front_http_port >= 0:
             await http.start_front(cluster.front_http_port)

@@ -1,5 +1,4 @@
-"""Where scalable topics and this broker meet: which names are ours, and the steps at which a test may end the process.
-Wiring, no decisions."""
+"""Placement changes for the controllers of scalable topics, and crash points for tests."""
 
 from __future__ import annotations
 
@@ -17,16 +16,16 @@ if TYPE_CHECKING:
     from anabranch.cluster.cluster import Cluster
 
 DIE_AT = "ANABRANCH_TEST_DIE_AT"
-"""For tests: the path of a file. When it names a step (`before-commit`, `after-create:2` for the second one from then
-on), the process that reaches it takes the file away and ends as by kill -9. With `stop ` before it, it stands still, as
-by SIGSTOP, until somebody lets it go on."""
+"""For tests: the path of a file that names a step (`before-commit`, or `after-create:2` for its second occurrence). The
+process that reaches the step deletes the file and kills itself with SIGKILL. With the prefix `stop ` it stops itself
+with SIGSTOP instead."""
 
 LOOK_SECONDS = 0.5
 
 
 async def follow_placement(cluster: Cluster, service: ScalableTopicService) -> None:
-    """For ever: tell the controllers when names come to this broker or leave it, and watchers when addresses change."""
-    served: frozenset[tuple[int, int]] = frozenset()  # slots and since which epoch of theirs
+    """Runs for ever: notifies the controllers when this broker gains or loses names, or when addresses change."""
+    served: frozenset[tuple[int, int]] = frozenset()  # slot and ownership epoch
     seen: object = None
     while True:
         looked, slots = cluster.changes, cluster.table.slots
@@ -39,7 +38,7 @@ async def follow_placement(cluster: Cluster, service: ScalableTopicService) -> N
 
 
 def step_of(environment: Mapping[str, str]) -> Step:
-    """What is told of the controllers' steps: nobody, unless a test wants to know."""
+    """The function that controllers call at each step; it does nothing unless a test has set DIE_AT."""
     where = environment.get(DIE_AT, "")
     if not where:
         return no_step

@@ -1,6 +1,6 @@
-"""From settings to a guard: reads the keys and files of the methods that are switched on, and nothing else.
+"""Access control and TLS from settings. Only the keys and files of enabled methods are read.
 
-PyJWT, cryptography and bcrypt are loaded here or not at all.
+PyJWT, cryptography and bcrypt are imported only when a method needs them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class BadTlsFiles(Error):
 
 
 def make_guard(settings: SecuritySettings, catalog: Catalog, blocking: Blocking) -> AccessControl:
-    """`blocking` is for password checks alone: they take long by design and must not keep storage waiting."""
+    """`blocking` runs password checks only: they are slow by design and must not delay storage."""
     if not settings.methods:
         return AccessControl()
     methods: dict[str, Method] = {}

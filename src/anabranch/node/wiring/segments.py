@@ -1,5 +1,4 @@
-"""The segments of scalable topics on a broker with storage of its own: who makes, seals and buries them, and who lets
-clients in. Wiring, no decisions."""
+"""The owner side of scalable topics on one broker: segment logs, listener, local segments and the segment host."""
 
 from __future__ import annotations
 
@@ -9,30 +8,37 @@ from anabranch.broker.peers import BrokerPeers
 from anabranch.broker.placement import Placement
 from anabranch.broker.segment_host.host import ClusterSegmentHost
 from anabranch.broker.segment_host.local_segments import LocalSegments
-from anabranch.broker.segment_host.segment_guard import SegmentGuard
+from anabranch.broker.segment_host.seal_notifications import SealNotifications
+from anabranch.broker.segment_host.segment_listener import LocalSegmentListener
 from anabranch.broker.segment_host.tombstone_sweeper import TombstoneSweeper
+from anabranch.broker.topic_registry.factory import SegmentSupport
 from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.node.adapters.segment_logs import NodeSegmentLogs
 from anabranch.node.adapters.topic_layouts import StoredScalableRecords
 from anabranch.node.wiring.stores import Stores
 
 
-async def open_segments(
-    stores: Stores,
-    topics: TopicRegistry,
-    logs: NodeSegmentLogs,
-    records: StoredScalableRecords,
-    placement: Placement,
-    peers: BrokerPeers | None,
-    stack: AsyncExitStack,
-) -> ClusterSegmentHost:
-    owner = LocalSegments(topics, logs, stores.clock)
-    stack.push_async_callback(owner.close)
-    owner.start()
-    tombstones = TombstoneSweeper(stores.catalog, logs, owner, stores.clock)
-    stack.push_async_callback(tombstones.close)
-    tombstones.start()
-    host = ClusterSegmentHost(owner, placement, peers, stores.clock, records)
-    stack.push_async_callback(host.close)
-    topics.admit_segment = SegmentGuard(records, owner.wait_made).admit
-    return host
+class SegmentWiring:
+    """In two steps: `support` is given to the registry of topics, then `open` is given that registry."""
+
+    def __init__(
+        self, stores: Stores, logs: NodeSegmentLogs, layouts: StoredScalableRecords, placement: Placement
+    ) -> None:
+        self._stores = stores
+        self._logs = logs
+        self._layouts = layouts
+        self._placement = placement
+        self._listener = LocalSegmentListener(layouts, logs, SealNotifications(layouts, placement))
+        self.support = SegmentSupport(logs, self._listener)
+
+    async def open(self, topics: TopicRegistry, peers: BrokerPeers | None, stack: AsyncExitStack) -> ClusterSegmentHost:
+        clock = self._stores.clock
+        owner = LocalSegments(topics, self._logs, self._listener, clock)
+        stack.push_async_callback(owner.close)
+        owner.start()
+        sweeper = TombstoneSweeper(self._stores.catalog, self._logs, owner, clock)
+        stack.push_async_callback(sweeper.close)
+        sweeper.start()
+        host = ClusterSegmentHost(owner, self._placement, peers, clock, self._layouts)
+        stack.push_async_callback(host.close)
+        return host

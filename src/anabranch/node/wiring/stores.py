@@ -1,6 +1,6 @@
-"""What a broker keeps: the metadata store, its ledgers, and what is found in them by name. Wiring, no decisions.
+"""The stores of a broker: metadata store, ledgers, catalog and topic logs.
 
-Opening order is the order of need: metadata, then storage, which recovers what a crash left.
+Metadata is opened first, then storage, which recovers after a crash.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.topic.topic_log import TopicLog
 
 BLOCKING_THREADS = 4
-BUSY_SECONDS = 10.0  # for a peer that recovers our log when we are back already
+BUSY_SECONDS = 10.0  # to wait for a peer that is still recovering this broker's log
 
 OwnershipEpochOf = Callable[[TopicName], int | None]
-"""Since which epoch this broker holds the topic; None where nobody else could."""
+"""Ownership epoch of this broker for a topic; None for a broker alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ async def open_stores(settings: NodeSettings, clock: Clock, stack: AsyncExitStac
 
 
 def _publish_time(payload: Payload) -> int:
-    """0 for what is no message: topics keep their own state in ledgers too."""
+    """0 for an entry that is no message: ledgers also hold the state of topics."""
     try:
         return publish_time_of(payload)
     except ProtocolError:
