@@ -1,4 +1,4 @@
-"""What a broker tells the others about itself, under `/cluster/brokers/<id>`. A value and its codec."""
+"""Registration record of a broker, stored under `/cluster/brokers/<id>`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.model.errors import Error
 
 
 class BadBrokerInfo(Error):
-    """A registration that this release does not understand."""
+    """The registration was written by a release that this one does not understand."""
 
     code = "bad-broker-card"
 
@@ -23,14 +23,14 @@ class BrokerInfo:
     incarnation: int
     service_url: str
     http_url: str
-    volume_id: str  # brokers of one cluster work on one volume
+    volume_id: str  # the brokers of one cluster share one volume
     version: str
     started_ms: int
     service_url_tls: str | None = None
     http_url_tls: str | None = None
     is_draining: bool = False
     load: float = 0.0  # bytes per second, in and out
-    load_serial: int = -1  # of the table under which it was measured; -1: never
+    load_serial: int = -1  # of the table at the time of the measurement; -1: never measured
     load_slots: tuple[tuple[int, float], ...] = ()  # of the busiest and the idlest slots
 
     @property
@@ -51,10 +51,10 @@ def encode_broker_info(info: BrokerInfo) -> bytes:
 
 
 def decode_broker_info(data: bytes) -> BrokerInfo:
-    """Fields of later releases are passed over."""
+    """Unknown fields, from later releases, are ignored."""
     try:
         record = json.loads(data)
         info = BrokerInfo(**{name: record[name] for name in BrokerInfo.__dataclass_fields__ if name in record})
         return replace(info, load_slots=tuple((int(slot), float(load)) for slot, load in info.load_slots))
     except (ValueError, TypeError, KeyError) as error:
-        raise BadBrokerInfo(f"a broker's registration cannot be read: {error}") from error
+        raise BadBrokerInfo(f"broker registration cannot be decoded: {error}") from error

@@ -1,8 +1,8 @@
-"""This broker as a part of the cluster: registered, watching the table, holding slots.
+"""This broker as a member of the cluster: it registers, follows the slot table and holds slots.
 
-The shell around `holder`: it reads and writes the table, runs its effects one after the other, and asks its node
-(`Serving`) to close topics. What it knows of the cluster is in its `view`; directing, when elected, is done in its
-`office`. Knows the metadata port and its recipes; must not know topics or connections.
+The asyncio shell around `SlotHolder`: reads and writes the table, runs the effects in order, and asks its node
+(`Serving`) to close topics. `ClusterView` keeps what is known of the cluster; `DirectorRunner` directs it while this
+broker is elected.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ JOIN_SECONDS = 30.0
 
 
 class ForeignVolume(Error):
-    """Brokers of one cluster share one data directory."""
+    """The brokers of one cluster must share one data directory."""
 
     code = "foreign-volume"
 
@@ -57,17 +57,18 @@ class Serving(Protocol):
     """What a broker does with the slots it holds."""
 
     async def close(self, next_holders: Mapping[int, BrokerInfo | None]) -> Callable[[], None]:
-        """Close the topics of these slots; the answer tells their clients where to go, once the heirs hold them.
+        """Closes the topics of these slots. The returned function sends the clients to the next holders; it is called
+        once these hold the slots.
 
-        An heir of whom nothing is known (any more) is None: their clients look for themselves. Raises when it is not
-        sure that all of it is durable.
+        None: the next holder is not registered any more; clients look the topic up. Raises unless everything is
+        certainly durable.
         """
 
     def loads(self) -> Mapping[int, float]:
         """Bytes per second, in and out, by slot; slots without traffic may be missing."""
 
     def step_down(self, reason: str) -> None:
-        """Another serves what we served: confirm nothing, tell nobody anything, end."""
+        """Another broker serves the slots of this one: confirm nothing, send nothing to clients, end."""
 
 
 class Cluster:
@@ -104,36 +105,36 @@ class Cluster:
         )
         self._stack = AsyncExitStack()
 
-    # -- what the node asks
+    # -- queries of the node
 
     def is_here(self, topic: str) -> bool:
         return slot_of(topic) in self._holder.serving and self.is_valid
 
     def owner_info(self, topic: str) -> BrokerInfo | None:
-        """Of the broker that serves a topic, as far as we know; None: nobody does at the moment."""
+        """The broker that serves the topic, as far as is known here; None: no broker does at the moment."""
         return self._view.owner_info(topic)
 
     def ownership_epoch(self, topic: str) -> int | None:
-        """The epoch in which we hold the topic's slot; None: we do not, as far as we know."""
+        """Epoch of the topic's slot if this broker holds it, as far as is known here; else None."""
         return self._view.ownership_epoch(topic, self.info.broker_incarnation)
 
     def is_placed(self, topic: str) -> bool:
-        """Does somebody serve it, as far as we know, and keeps it?"""
+        """Whether a broker serves the topic and no move of its slot is planned, as far as is known here."""
         if self._view.is_moving(topic):
             return False
         return self.is_here(topic) if self.ownership_epoch(topic) is not None else self.owner_info(topic) is not None
 
     def owner_epoch(self, topic: str) -> int:
-        """Another number whenever the topic's slot has another holder, or the same one in another life."""
+        """Epoch of the topic's slot: it changes with every change of the holding broker incarnation."""
         return self._view.owner_epoch(topic)
 
     @property
     def changes(self) -> int:
-        """How often table or members have changed: read before looking at them, for `wait_changed`."""
+        """Number of changes of table and members. Read it before you read these; pass it to `wait_changed`."""
         return self._changes.count
 
     async def wait_changed(self, seen: int, seconds: float) -> bool:
-        """Until table or members are others than at `seen`; False when they do not change in this time."""
+        """Waits until table or members have changed since `seen`; False after a timeout."""
         try:
             async with asyncio.timeout(seconds):
                 await self._changes.wait(seen)
@@ -143,13 +144,14 @@ class Cluster:
 
     @property
     def is_valid(self) -> bool:
-        """Can nobody have declared us dead? Looked at before anything is confirmed."""
+        """Whether the session is certainly alive, so no director can have declared this broker dead. Checked before
+        anything is confirmed."""
         lease = self._keeper.lease
         return not self._has_stepped_down and lease is not None and lease.is_valid
 
     @property
     def serving(self) -> frozenset[int]:
-        """The slots that are served here, while `is_valid`."""
+        """Slots that this broker serves while `is_valid`."""
         return self._holder.serving
 
     @property
@@ -162,12 +164,12 @@ class Cluster:
 
     @property
     def brokers(self) -> Mapping[str, BrokerInfo]:
-        """Everybody who is registered."""
+        """The registered brokers, by id."""
         return dict(self._view.brokers)
 
     @property
     def is_director(self) -> bool:
-        """Is this broker the director, as far as it knows?"""
+        """Whether this broker is the director, as far as it knows."""
         return self._director_runner.is_director
 
     # -- joining and leaving
@@ -201,17 +203,18 @@ class Cluster:
         other = self._view.broker_on_other_volume(self.info.volume_id)
         if other is not None:
             raise ForeignVolume(
-                f"broker {other.broker} works on volume {other.volume_id}, this one on {self.info.volume_id}"
+                f"broker {other.broker} uses volume {other.volume_id}, this broker uses {self.info.volume_id};"
+                " all brokers of a cluster must share one data directory"
             )
 
     async def wait_serving(self, seconds: float) -> None:
-        """Until we hold something, or everything has a holder; TimeoutError otherwise."""
+        """Waits until this broker holds a slot or every slot has a holder; TimeoutError."""
         async with asyncio.timeout(seconds):
             while not self._has_stepped_down and not self._holder.serving and self._view.has_free_slots:
                 await self._changes.wait(self._changes.count)
 
     async def drain(self, seconds: float) -> bool:
-        """Give everything away; True when nothing is held any more. Alone there is nobody to give to."""
+        """Moves all slots to other brokers; True when none is left. Without another broker nothing moves."""
         self.info = replace(self.info, is_draining=True)
         try:
             async with asyncio.timeout(seconds):
@@ -227,12 +230,12 @@ class Cluster:
         return self._holder.is_empty
 
     async def resume(self, seconds: float) -> None:
-        """Take a share again after a drain."""
+        """Takes slots again after a drain."""
         self.info = replace(self.info, is_draining=False)
         await self._registration.update(encode_broker_info(self.info), seconds)
 
     async def move(self, slots: Iterable[int], broker: str, seconds: float) -> bool:
-        """A planned move of these slots to a broker that is registered; True once it holds them all."""
+        """Plans a move of these slots to a registered broker; True once it holds all of them."""
         to, wanted = self._view.brokers[broker].broker_incarnation, frozenset(slots)
         try:
             async with asyncio.timeout(seconds):
@@ -245,7 +248,7 @@ class Cluster:
         return wanted <= self.table.held_by(to)
 
     async def _plan_move(self, slots: frozenset[int], to: BrokerIncarnation) -> bool:
-        """False: somebody else wrote the table meanwhile."""
+        """False: another writer changed the table first."""
         found = await self._slots.read()
         planned = plan_move(found.table, slots, to)
         if found.stamp is None or planned == found.table:
@@ -257,7 +260,7 @@ class Cluster:
         return isinstance(outcome, TableSaved)
 
     async def _report_load(self) -> None:
-        """For ever: what the topics of our slots carry, told when it is worth a write."""
+        """Runs for ever: measures the load of the held slots, and registers it when it has changed enough."""
         reporter = LoadReporter()
         while True:
             await self._clock.sleep(LOOK_SECONDS)
@@ -270,7 +273,7 @@ class Cluster:
             try:
                 await self._registration.update(encode_broker_info(self.info), LOOK_SECONDS)
             except TimeoutError:
-                log.info("load not told yet", extra={"load": load.total})  # it goes with the next registration
+                log.info("load report delayed", extra={"load": load.total})  # part of the next registration
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -294,8 +297,8 @@ class Cluster:
             return
         try:
             self.table_seen(seen(found))
-        except BadTable as error:  # of a later release, perhaps: what we hold is ours until our log is fenced
-            log.error("slot table not understood", extra={"reason": error.reason})
+        except BadTable as error:  # of a later release, perhaps: held slots stay held until this broker's log is fenced
+            log.error("slot table cannot be decoded; upgrade this broker", extra={"reason": error.reason})
 
     def table_seen(self, seen: TableSeen) -> None:
         self.note_table(seen.table)
@@ -320,13 +323,16 @@ class Cluster:
             try:
                 brokers[name] = decode_broker_info(value)
             except BadBrokerInfo as error:
-                log.warning("registration not understood", extra={"broker": name, "reason": error.reason})
+                log.warning(
+                    "broker registration cannot be decoded, broker ignored",
+                    extra={"broker": name, "reason": error.reason},
+                )
         self._view.brokers = brokers
         self._changes.happened()
         return brokers
 
     def _hear_session(self, event: KeeperEvent) -> None:
-        if isinstance(event, SessionUp):  # not the first: we heard nothing of that one
+        if isinstance(event, SessionUp):  # not the first one: the listener is added after it
             self._director_runner.session_regained()
 
     # -- effects
@@ -335,12 +341,12 @@ class Cluster:
         for effect in effects:
             match effect:
                 case Serve(slots):
-                    log.info("slots served", extra={"slots": len(slots)})
+                    log.info("serving slots", extra={"slots": len(slots)})
                 case Close(next_holders):
                     self._tasks.spawn(self._close(dict(next_holders)), "close")
                 case StopServing(reason):
                     self._has_stepped_down = True
-                    log.error("this broker was replaced", extra={"reason": reason})
+                    log.error("this broker was replaced and stops serving", extra={"reason": reason})
                     self._serving.step_down(reason)
                 case ReadTable():
                     self._tasks.spawn(self.read_table(), "read table")
@@ -355,17 +361,19 @@ class Cluster:
             say = await self._serving.close(
                 {number: self._view.info_at(incarnation) for number, incarnation in next_holders.items()}
             )
-        except Exception as error:  # whatever it was: what is not surely closed must never be served by another
-            log.error("slots not closed", extra={"slots": len(slots)}, exc_info=error)
+        except (
+            Exception
+        ) as error:  # any error: a slot that is not certainly closed must never be served by another broker
+            log.error("slots could not be closed", extra={"slots": len(slots)}, exc_info=error)
             self._perform_holder(self._holder.handle(CloseFailed("slots could not be closed")))
             return
         self._close_notifications.append((slots, say))
         self._perform_holder(self._holder.handle(Closed(slots)))
 
     def _send_close_notifications(self) -> None:
-        """To clients of slots that others hold now, or that are served here again because the heir has gone."""
+        """To clients of slots that have a new holder, or that are served here again because the next holder is gone."""
         if self._has_stepped_down:
-            return  # their connections end with us
+            return  # their connections end with this process
         waiting = self._holder.unsettled
         due = [say for slots, say in self._close_notifications if not slots & waiting]
         self._close_notifications = [(slots, say) for slots, say in self._close_notifications if slots & waiting]

@@ -1,7 +1,4 @@
-"""What one broker knows of its cluster: the latest slot table it saw and the card of everybody who is registered.
-
-Answers where a topic is from these two alone. Pure: it is told, it never looks; what it says may be old.
-"""
+"""What one broker knows of its cluster: the latest slot table and the registrations. Both may be out of date."""
 
 from __future__ import annotations
 
@@ -19,27 +16,27 @@ class ClusterView:
         self.brokers: Mapping[str, BrokerInfo] = {}
 
     def note_table(self, table: Table) -> None:
-        """An earlier one than we know comes too late."""
+        """Ignores a table that is older than the known one."""
         if table.serial >= self.table.serial:
             self.table = table
 
     def info_at(self, incarnation: BrokerIncarnation) -> BrokerInfo | None:
-        """None: that life of the broker is not registered (any more)."""
+        """None: this incarnation is not registered (any more)."""
         info = self.brokers.get(incarnation.broker)
         return info if info is not None and info.broker_incarnation == incarnation else None
 
     def owner_info(self, topic: str) -> BrokerInfo | None:
-        """Of the broker that serves a topic; None: nobody does at the moment."""
+        """The broker that serves the topic; None: no broker does at the moment."""
         incarnation = self.table.slots[slot_of(topic)].holder
         return None if incarnation is None or self.table.is_lost(incarnation) else self.info_at(incarnation)
 
     def ownership_epoch(self, topic: str, incarnation: BrokerIncarnation) -> int | None:
-        """The epoch in which this seat holds the topic's slot; None: it does not."""
+        """Epoch of the topic's slot if this incarnation holds it, else None."""
         slot = self.table.slots[slot_of(topic)]
         return slot.epoch if slot.holder == incarnation else None
 
     def owner_epoch(self, topic: str) -> int:
-        """Another number whenever the topic's slot has another holder, or the same one in another life."""
+        """Epoch of the topic's slot: it changes with every change of the holding broker incarnation."""
         return self.table.slots[slot_of(topic)].epoch
 
     def is_moving(self, topic: str) -> bool:
@@ -50,9 +47,9 @@ class ClusterView:
         return None in {slot.holder for slot in self.table.slots}
 
     def are_others_able(self, broker: str) -> bool:
-        """Is there anybody else who takes slots?"""
+        """Whether another broker can take slots."""
         return any(info.broker != broker and not info.is_draining for info in self.brokers.values())
 
     def broker_on_other_volume(self, volume_id: str) -> BrokerInfo | None:
-        """One who works on another volume: brokers of one cluster share one."""
+        """A registered broker that uses another volume, if there is one."""
         return next((info for info in self.brokers.values() if info.volume_id != volume_id), None)

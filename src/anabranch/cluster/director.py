@@ -1,9 +1,12 @@
-"""The director: sees table and members, decides the next table, has dead brokers' logs recovered. Never awaits.
+"""The director: decides the next slot table from the present one and the members. Never awaits.
 
-One write of the table is on its way at a time. Nothing is taken from a seat that vanished before three things happened
-in this order, each of them durable: the table names it dead; its log is fenced and recovered; the table names the next
-holders. A director that dies in between leaves the table as it is, and the next one goes on from there. Recovery may be
-done twice; that is harmless (see `storage/log/recovery.py`).
+One write of the table is in flight at a time. The slots of a vanished broker incarnation are reassigned in three
+durable steps, in this order:
+
+    table lists it as dead  →  its log is fenced and recovered  →  table names the next holders
+
+A director that dies in between leaves the table as it is, and the next director continues from there. A log may be
+recovered twice without harm (see `storage/log/recovery.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ Stamp = int | None
 # events ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """The table as it stands (an empty one with stamp None when there is no record)."""
+    """The stored table (an empty one with stamp None when there is no record)."""
 
     table: Table
     stamp: Stamp
@@ -32,40 +35,40 @@ class TableSeen:
 
 @dataclass(frozen=True, slots=True)
 class MembersSeen:
-    """Everybody who is registered at the moment."""
+    """The brokers that are registered at the moment."""
 
     members: Mapping[str, Member]
 
 
 @dataclass(frozen=True, slots=True)
 class TableSaved:
-    """The write that was asked for last is in the store."""
+    """The last requested write is stored."""
 
     stamp: int
 
 
 @dataclass(frozen=True, slots=True)
 class TableRaced:
-    """It is not there, or nobody knows: the table must be read again."""
+    """The write was not stored, or its outcome is unknown: read the table again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The log of this seat is in the ledger files, and it can confirm nothing any more."""
+    """The log of this incarnation is fenced, and its entries are in the ledger files."""
 
     incarnation: BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFailed:
-    """Try again after a while."""
+    """The recovery is tried again after a pause."""
 
     incarnation: BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """Whoever lost its session together with the director has had the time to register again."""
+    """Brokers that lost their session together with the director had time to register again."""
 
 
 Event = TableSeen | MembersSeen | TableSaved | TableRaced | Recovered | RecoveryFailed | Waited
@@ -88,14 +91,14 @@ class SaveTable:
 
 @dataclass(frozen=True, slots=True)
 class Recover:
-    """Fence the log of a seat and bring it into the ledger files; answered by Recovered or RecoveryFailed."""
+    """Fence the log of an incarnation and write it to the ledger files; answered by Recovered or RecoveryFailed."""
 
     incarnation: BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Somebody with a higher term has written: we are the director no longer."""
+    """A director with a higher term has written the table: this one has lost the office."""
 
     term: int
 
@@ -104,10 +107,10 @@ Effect = ReadTable | SaveTable | Recover | StepDown
 
 
 class Director:
-    """For one term of office; a new one is made after each election, and told the table and then the members.
+    """One term. A new director is made after each election; its first events are the table, then the members.
 
-    `is_patient`: our own session was lost a moment ago, so the store may have been away for all; nobody is declared
-    dead before `Waited`.
+    `is_patient`: this broker lost its own session a moment ago, so the store may have been unavailable for all brokers.
+    No broker is declared dead before `Waited`.
     """
 
     def __init__(self, term: int, is_patient: bool = False) -> None:
@@ -117,8 +120,8 @@ class Director:
         self._stamp: Stamp = None
         self._members: Mapping[str, Member] | None = None
         self._saving: Table | None = None
-        self._newest: TableSeen | None = None  # seen while our own write was under way
-        self._floor = 0  # no table earlier than this one counts any more
+        self._newest: TableSeen | None = None  # seen while a write was in flight
+        self._floor = 0  # serial; older tables are ignored
         self._recovering: set[BrokerIncarnation] = set()
         self._recovered: set[BrokerIncarnation] = set()
         self._is_over = False
@@ -129,10 +132,10 @@ class Director:
         match event:
             case TableSeen(table, stamp):
                 if table.serial < self._floor:
-                    return []  # hints may come late
+                    return []  # notifications may arrive late
                 if self._saving is not None:
                     self._newest = newer(self._newest, event)
-                    return []  # what comes of our own write decides
+                    return []  # decided when the outcome of the write is known
                 self._table, self._stamp, self._floor = table, stamp, table.serial
             case MembersSeen(members):
                 self._members = members
@@ -174,7 +177,7 @@ class Director:
 
 
 def newer(one: TableSeen | None, other: TableSeen | None) -> TableSeen:
-    """The later of two tables; at least one was seen."""
+    """The table with the higher serial; at least one is not None."""
     found = [seen for seen in (one, other) if seen is not None]
     return max(found, key=lambda seen: seen.table.serial)
 
@@ -182,9 +185,9 @@ def newer(one: TableSeen | None, other: TableSeen | None) -> TableSeen:
 def plan(
     table: Table, members: Mapping[str, Member], recovered: frozenset[BrokerIncarnation], is_patient: bool = False
 ) -> tuple[Table, str]:
-    """The next table, and why. `recovered`: seats whose logs are known to be in the ledger files."""
+    """The next table and the reason. `recovered`: incarnations whose logs are known to be in the ledger files."""
     living = {member.incarnation for member in members.values() if not table.is_lost(member.incarnation)}
-    followed = {  # a broker registers only after it has recovered its own log: its earlier lives are settled
+    followed = {  # a broker registers after it has recovered its own log, so its earlier incarnations are settled
         incarnation
         for incarnation in table.incarnations | table.dead
         if (member := members.get(incarnation.broker)) is not None and member.incarnation.number > incarnation.number
@@ -200,7 +203,7 @@ def plan(
     planned = table.with_dead(gone)
     if able:
         planned = balance(fill(planned.settle(settled), able, free), able)
-    if planned == table:  # at rest: only now loads count
+    if planned == table:  # nothing else to do: balance the load
         return exchange_slots(table, able), "load"
     reasons = [f"{incarnation} is gone" for incarnation in sorted(gone)] + [
         f"{incarnation} is settled" for incarnation in sorted(settled)

@@ -1,8 +1,7 @@
-"""The director's office in one broker: taken when it is elected, left when it is not any more.
+"""Runs the director while this broker is elected.
 
-The shell around `director`: tells it of the table and the members, writes the tables it decides (under its term alone)
-and has the logs of dead brokers recovered. Knows the election and the table's store; must not know what this broker
-itself holds (`holder`).
+The asyncio shell around `Director`: passes it table and members, writes the tables that it decides (only under its own
+term), and recovers the logs of dead brokers. It does not know which slots this broker holds.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ from anabranch.runtime.tasks import TaskOwner
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
-PATIENT_SECONDS = 3.0  # for others to register again when the store was away for all
+PATIENT_SECONDS = 3.0  # for others to register again after the store was unavailable for all
 
 
 class DirectorListener(Protocol):
-    """The broker around the office."""
+    """The broker that runs the director."""
 
     def see_members(self) -> Mapping[str, BrokerInfo]:
-        """Everybody who is registered, as far as is known."""
+        """The registered brokers, as far as is known."""
 
     def note_table(self, table: Table) -> None:
-        """The latest table is this one."""
+        """This is the latest table."""
 
     def holder_saw(self, seen: TableSeen) -> None:
-        """The broker's own slots are as the director wrote them."""
+        """The director has written this table: the broker follows it for its own slots."""
 
     def table_seen(self, seen: TableSeen) -> None:
-        """A table was read: for the holder and for the director."""
+        """A table was read: for the slots of this broker and for the director."""
 
     async def read_table(self) -> None: ...
 
@@ -70,7 +69,7 @@ class DirectorRunner:
         clock: Clock,
         tasks: TaskOwner,
     ) -> None:
-        """`recover` fences the log of a broker's incarnation and brings it into the ledger files."""
+        """`recover` fences the log of a broker incarnation and writes it to the ledger files."""
         self._election = election
         self._slots = slots
         self._members = members
@@ -87,7 +86,8 @@ class DirectorRunner:
         return self._director is not None
 
     def session_regained(self) -> None:
-        """Ours was lost, and so perhaps were others': whoever is elected now waits for them to register again."""
+        """The session was lost, and perhaps those of other brokers too: a director elected now waits until they have
+        registered again."""
         self._session_regained_at = self._clock.monotonic()
 
     # -- events
@@ -98,15 +98,16 @@ class DirectorRunner:
                 self._term = event.leadership.term
                 regained_at = self._session_regained_at
                 is_patient = regained_at is not None and self._clock.monotonic() - regained_at < PATIENT_SECONDS
-                log.info("this broker directs the cluster", extra={"term": self._term, "patient": is_patient})
+                log.info("elected as director of the cluster", extra={"term": self._term, "patient": is_patient})
                 self._director = Director(self._term, is_patient)
-                self._tasks.spawn(self._take(self._director, is_patient), "take office")
+                self._tasks.spawn(self._take(self._director, is_patient), "start director")
             else:
-                log.info("this broker directs no longer", extra={"reason": event.reason})
+                log.info("no longer director of the cluster", extra={"reason": event.reason})
                 self._director = None
 
     async def _take(self, by: Director, is_patient: bool) -> None:
-        """The list of members must not be older than the table: its holders have registered before it was written."""
+        """Reads the table before the members: the list of members must not be older than the table, whose holders had
+        registered before it was written."""
         table = await self._slots.read()
         if by is not self._director:
             return
@@ -126,7 +127,7 @@ class DirectorRunner:
         await self._brief(self._director)
 
     async def _brief(self, by: Director | None) -> None:
-        """Tell the director who is there, once nothing is known to be missing: on an old list the living look dead."""
+        """Passes the members to the director once the list is current; on an old list a new broker would look dead."""
         while by is not None and by is self._director:
             try:
                 await self._members.wait_current(RETRY_SECONDS)
@@ -144,12 +145,12 @@ class DirectorRunner:
                 case ReadTable():
                     self._tasks.spawn(self._listener.read_table(), "read table")
                 case SaveTable(_, _, reason):
-                    log.info("slots change", extra={"term": self._term, "reason": reason})
+                    log.info("writing slot table", extra={"term": self._term, "reason": reason})
                     self._tasks.spawn(self._direct(effect, self._director), "direct")
                 case director.Recover(incarnation):
                     self._tasks.spawn(self._recover_log(incarnation, self._director), f"recover {incarnation}")
                 case director.StepDown(term):
-                    log.warning("a later director has written", extra={"term": term})
+                    log.warning("director replaced by one with a later term", extra={"term": term})
                     self._director = None
 
     async def _direct(self, effect: SaveTable, by: Director | None) -> None:
@@ -158,7 +159,7 @@ class DirectorRunner:
         if leadership is not None and leadership.is_valid and leadership.term == effect.table.term:
             outcome = await self._slots.save(effect)
         else:
-            await self._clock.sleep(RETRY_SECONDS)  # we are about to hear that it is over
+            await self._clock.sleep(RETRY_SECONDS)  # the end of the term is about to be reported
         if isinstance(outcome, TableSaved):
             self._listener.note_table(effect.table)
         if by is not None and by is self._director:
@@ -170,9 +171,12 @@ class DirectorRunner:
         event: Recovered | RecoveryFailed = Recovered(incarnation)
         try:
             await self._recover(incarnation.broker, incarnation.number)
-        except Exception as error:  # whatever it was: a recovery that fails must not be the last one that is tried
+        except Exception as error:  # any error: a failed recovery is tried again
             reason = error.reason if isinstance(error, Error) else repr(error)
-            log.warning("log not recovered yet", extra={"incarnation": str(incarnation), "reason": reason})
+            log.warning(
+                "log of a dead broker not recovered yet, retrying",
+                extra={"incarnation": str(incarnation), "reason": reason},
+            )
             await self._clock.sleep(RETRY_SECONDS)
             event = RecoveryFailed(incarnation)
         if by is not None and by is self._director:

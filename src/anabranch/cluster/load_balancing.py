@@ -1,9 +1,13 @@
-"""Slots that change places because one broker is much busier than the others. A pure function of table and members.
+"""Exchanges slots between brokers when one of them carries much more load. A pure function of table and members.
 
-Only exchanges: a busy slot for an idle one, so that everybody keeps as many as the balance of counts gave them, and the
-two decisions never undo each other. Every exchange is exact (both loads were measured, under this very table) and
-narrows the gap, so with constant loads it ends, and nothing ever comes back. Nothing happens before one broker is well
-above the others, and then only as much as brings it near them: fluctuations move nothing.
+Invariants:
+
+- A busy slot is exchanged for an idle one, so every broker keeps its number of slots and `slot_assignment` does not
+  undo the exchange.
+- Both loads were measured under the present table, and each exchange narrows the gap. With constant loads the
+  exchanges end, and no slot moves back.
+- Nothing moves before one broker is well above the average, and then only as much as brings it near the average.
+  Fluctuations move nothing.
 """
 
 from __future__ import annotations
@@ -14,15 +18,16 @@ from anabranch.cluster.slot_assignment import Member
 from anabranch.cluster.slot_table import Table
 from anabranch.model.broker_incarnation import BrokerIncarnation
 
-LOPSIDED = 1.25  # times the average: from here on something is done
-LEVEL = 1.1  # times the average: here it is enough
-LOAD_MIN = 1024 * 1024.0  # bytes per second above the average that are worth a move at all
-GAIN = 0.002  # of the average: an exchange that wins less is not made (a slot of many that are equally busy wins 0.004)
-EXCHANGES_MAX = 8  # in one go; the next ones are decided when these have been measured
+LOPSIDED = 1.25  # times the average: above this, slots are exchanged
+LEVEL = 1.1  # times the average: below this, enough were exchanged
+LOAD_MIN = 1024 * 1024.0  # bytes per second above the average; less is not worth a move
+GAIN = 0.002  # of the average; an exchange must gain more (one of many equally busy slots gains 0.004)
+EXCHANGES_MAX = 8  # per decision; the next ones are decided on new measurements
 
 
 def exchange_slots(table: Table, members: Mapping[str, Member]) -> Table:
-    """Heirs for the slots to exchange; the table itself when it is not at rest, not measured, or level enough."""
+    """The table with next holders for the exchanged slots; unchanged while slots move, while a load is missing, or when
+    the loads are even enough."""
     able = [member for member in members.values() if not member.is_draining]
     incarnations = {member.incarnation for member in able}
     loads: dict[BrokerIncarnation, float] = {}
@@ -57,7 +62,7 @@ def exchange_slots(table: Table, members: Mapping[str, Member]) -> Table:
 def _exchange(
     giver: Mapping[int, float], taker: Mapping[int, float], gap: float, gain: float
 ) -> tuple[int, int] | None:
-    """A busy slot for the idlest one: the pair that leaves the two closest together. None: none is worth it."""
+    """A busy slot and the idlest one: the pair that brings both loads closest together. None: no pair gains enough."""
     if not giver or not taker:
         return None
     idle = min(taker, key=lambda slot: (taker[slot], slot))

@@ -1,8 +1,8 @@
-"""How busy a broker is: what it measures, what of it is worth telling, and when. Pure; time is an argument.
+"""Load of a broker: what is reported, and when. Pure; time is an argument.
 
-Loads are bytes per second, in and out. A report names the total, the busiest slots and the idlest ones: enough for an
-exact exchange of one for the other, small enough for a registration. It carries the serial of the table it was measured
-under, so nobody decides on what was true before the last move.
+Loads are bytes per second, in and out. A report has the total, the busiest slots and the idlest slots: enough for an
+exact exchange, small enough for a registration. It carries the serial of the table under which it was measured, so the
+director never decides on loads from before the last move.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from heapq import nlargest, nsmallest
 
 BUSIEST, IDLEST = 16, 8
-LOOK_SECONDS = 10.0  # between two looks, so also the least time between two reports
-REST_SECONDS = 20.0  # so long must a table have stood: topics that came have been opened and measured by then
-CHANGE = 0.25  # of the total: less is not worth a write
+LOOK_SECONDS = 10.0  # between two measurements, so also between two reports at least
+REST_SECONDS = 20.0  # after a change of the table: moved topics are open and measured by then
+CHANGE = 0.25  # of the total; smaller changes are not reported
 CHANGE_BYTES_MIN = 256 * 1024.0
 
 
@@ -28,7 +28,7 @@ class Load:
 
 
 def summarize(serial: int, held: frozenset[int], loads: Mapping[int, float]) -> Load:
-    """`loads` by slot; slots that are not named are idle."""
+    """`loads` by slot; missing slots are idle."""
     known = {slot: loads.get(slot, 0.0) for slot in sorted(held)}
     busiest = nlargest(BUSIEST, known.items(), key=lambda item: item[1])
     idlest = nsmallest(IDLEST, known.items(), key=lambda item: item[1])
@@ -39,7 +39,7 @@ def summarize(serial: int, held: frozenset[int], loads: Mapping[int, float]) -> 
 
 
 class LoadReporter:
-    """Says when a report is due: at first, after every change of the table, and when the load itself has changed."""
+    """Decides when a report is due: first, after each change of the table, and after a change of the load."""
 
     def __init__(self) -> None:
         self._serial = -1

@@ -1,7 +1,7 @@
-"""Slots that an administrator wants at a certain broker, as a change of the table. Pure.
+"""A move of slots to one broker, asked for by an administrator, as a change of the table. Pure.
 
-The broker gives as many slots back as it gets, to those it got them from: the director finds the table balanced and
-leaves it. Where it has not enough to give back, the director moves what is too much away again.
+The broker gives as many slots back as it gets, to the brokers that give. So the table stays balanced, and the director
+leaves it. If the broker has too few slots to give back, the director moves the surplus away again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from anabranch.model.broker_incarnation import BrokerIncarnation
 
 
 def plan_move(table: Table, slots: Iterable[int], to: BrokerIncarnation) -> Table:
-    """Heirs for the slots that another seat holds; slots without a living holder are the director's."""
+    """The table with `to` as next holder of the slots that others hold. Slots without a living holder are left to the
+    director."""
     wanted = sorted(set(slots))
     givers: list[BrokerIncarnation] = []
     next_holders: dict[int, BrokerIncarnation | None] = {}

@@ -1,7 +1,7 @@
-"""Which slot goes to whom: a pure function of table and members. Sticky, balanced, fewest moves, deterministic.
+"""Assignment of slots to brokers: a pure function of table and members. Sticky, balanced, fewest moves, deterministic.
 
-Two steps that never mix: slots without a living holder get one at once (`fill`); then slots of living holders may be
-planned to move (`balance`), at most as many as balance needs.
+Two separate steps: `fill` gives slots without a living holder a new one at once; `balance` then plans moves of slots
+with living holders, as few as balance needs.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from anabranch.model.broker_incarnation import BrokerIncarnation
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A broker that is there."""
+    """A registered broker."""
 
     incarnation: BrokerIncarnation
-    is_draining: bool = False  # gives everything away, gets nothing
-    load: Load | None = None  # as it reported last
+    is_draining: bool = False  # gives all slots away, gets none
+    load: Load | None = None  # as last reported
 
 
 def fill(table: Table, members: Mapping[str, Member], free: frozenset[int]) -> Table:
-    """Free slots get holders: the broker that had it in an earlier life first, then whoever has least."""
+    """Free slots get holders: first an earlier incarnation's broker, else the broker with the fewest slots."""
     counts = _counts(table, members, free)
     if not counts:
         return table
@@ -43,7 +43,7 @@ def fill(table: Table, members: Mapping[str, Member], free: frozenset[int]) -> T
 
 
 def balance(table: Table, members: Mapping[str, Member]) -> Table:
-    """Heirs for slots that should move; plans that make no sense any more are dropped."""
+    """Plans moves; drops planned moves whose holder or next holder cannot take part any more."""
     able = {member.incarnation for member in members.values() if not member.is_draining}
     present = {member.incarnation for member in members.values()}
     dropped: dict[int, BrokerIncarnation | None] = {
@@ -88,9 +88,9 @@ def _give(
 
 
 def _counts(table: Table, members: Mapping[str, Member], free: frozenset[int]) -> dict[BrokerIncarnation, int]:
-    """How many slots each able member has, planned moves counted as done."""
+    """Number of slots of each member that takes slots; planned moves count as done."""
     able = [member.incarnation for member in members.values() if not member.is_draining]
-    if not able:  # better a draining broker than none
+    if not able:  # a draining broker is better than none
         able = [member.incarnation for member in members.values()]
     counts = dict.fromkeys(able, 0)
     for number, slot in enumerate(table.slots):

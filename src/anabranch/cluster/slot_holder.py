@@ -1,7 +1,10 @@
-"""What one broker holds: it serves what the table gives it, hands over what the table plans away. Never awaits.
+"""The slots of one broker: serves what the table gives it, hands over what has a next holder. Never awaits.
 
-Serving ends before anybody else may begin: the holder closes a slot's topics first and only then writes the heir in. A
-slot that is taken away in any other manner means that this seat was declared dead: then everything is given up at once.
+    held ─(next holder planned)→ closing ─(topics closed)→ closed ─(table names the next holder)→ handed over
+
+A slot's topics are closed before another broker can serve them, because the holder itself writes the next holder into
+the table. A slot that is taken away in any other way means that this broker incarnation was declared dead: it stops
+serving everything at once.
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ from anabranch.model.broker_incarnation import BrokerIncarnation
 # events ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The topics of these slots are closed: durable, and served by nobody here."""
+    """The topics of these slots are durable and not served here any more."""
 
     slots: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class CloseFailed:
-    """Some of it is not durable, or nobody knows: only a recovery of our log can tell what was confirmed."""
+    """Some of it may not be durable: only a recovery of this broker's log shows what was confirmed."""
 
     reason: str
 
@@ -35,21 +38,21 @@ Event = TableSeen | TableSaved | TableRaced | Closed | CloseFailed
 # effects --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """From now on exactly these slots are served here."""
+    """From now on this broker serves exactly these slots."""
 
     slots: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the topics of these slots and tell their clients who is next; answered by Closed or CloseFailed."""
+    """Close the topics of these slots and tell their clients the next holder; answered by Closed or CloseFailed."""
 
     next_holders: tuple[tuple[int, BrokerIncarnation], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StopServing:
-    """Stop serving everything, confirm nothing any more; join again with a new incarnation."""
+    """Stop serving everything and confirm nothing; the broker joins again as a new incarnation."""
 
     reason: str
 
@@ -66,8 +69,8 @@ class SlotHolder:
         self._closing: frozenset[int] = frozenset()
         self._closed: frozenset[int] = frozenset()
         self._saving: Table | None = None
-        self._newest: TableSeen | None = None  # seen while our own write was under way
-        self._floor = 0  # no table earlier than this one counts any more
+        self._newest: TableSeen | None = None  # seen while a write was in flight
+        self._floor = 0  # serial; older tables are ignored
         self._has_stopped = False
 
     def begin(self) -> list[Effect]:
@@ -75,12 +78,12 @@ class SlotHolder:
 
     @property
     def is_empty(self) -> bool:
-        """Holds nothing, as far as it knows: a drained broker may leave."""
+        """Whether this broker holds no slot, as far as it knows; a drained broker may then leave."""
         return self._table is not None and not self._table.held_by(self.incarnation)
 
     @property
     def unsettled(self) -> frozenset[int]:
-        """Closed here or being closed, and not in another's hands yet: their clients wait."""
+        """Slots that are closed or being closed here and have no new holder yet; their clients wait."""
         return self._closing | self._closed
 
     def handle(self, event: Event) -> list[Effect]:
@@ -120,12 +123,12 @@ class SlotHolder:
         if table.is_lost(self.incarnation) or taken:
             return self._stop_serving("declared dead" if table.is_lost(self.incarnation) else "slots were taken away")
         moving = table.moving_from(self.incarnation)
-        self._closed &= held  # what was handed over is done
+        self._closed &= held  # handed-over slots are done
         starts = {
             number: next_holder for number, next_holder in moving.items() if number not in self._closing | self._closed
         }
         effects: list[Effect] = []
-        # A plan that was dropped after the topics were closed: they are simply served again.
+        # If a planned move was dropped after the topics were closed, the slot is served again.
         serving = held - self._closing - frozenset(moving)
         self._closed -= serving
         if serving != self.serving:

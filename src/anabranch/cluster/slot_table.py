@@ -1,4 +1,4 @@
-"""The table of slots: who holds which, as a value. Never edited: every change is a new table. Pure, with its codec."""
+"""The slot table: which broker incarnation holds which slot. A value with its codec; every change makes a new table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMAT = 1
 
 
 class BadTable(Error):
-    """The record of slots is not one that this release understands."""
+    """This release cannot decode the stored slot table."""
 
     code = "bad-slot-table"
 
@@ -23,22 +23,22 @@ class BadTable(Error):
 @dataclass(frozen=True, slots=True)
 class Slot:
     holder: BrokerIncarnation | None = None
-    epoch: int = 0  # grows whenever the holder changes
-    next_holder: BrokerIncarnation | None = None  # a planned move: the holder itself writes the heir in
+    epoch: int = 0  # ownership epoch: grows whenever the holder changes
+    next_holder: BrokerIncarnation | None = None  # of a planned move; the present holder completes it
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     slots: tuple[Slot, ...] = (Slot(),) * SLOTS
-    dead: frozenset[BrokerIncarnation] = frozenset()  # may confirm nothing any more; their logs are not recovered yet
-    term: int = 0  # of the director that wrote last
-    serial: int = 0  # grows with every write, whoever makes it: which of two tables is the later one
+    dead: frozenset[BrokerIncarnation] = frozenset()  # declared dead; their logs are not recovered yet
+    term: int = 0  # of the director that wrote it last
+    serial: int = 0  # grows with every write: orders tables
     over: frozenset[BrokerIncarnation] = (
         frozenset()
-    )  # one per broker: this life and all before it are fenced and recovered
+    )  # last one per broker: it and all earlier ones are fenced and recovered
 
     def is_lost(self, incarnation: BrokerIncarnation) -> bool:
-        """Declared dead, recovered or not: it never serves again. A later life of the broker may."""
+        """Declared dead, recovered or not: it never serves again. A later incarnation of the broker may."""
         return incarnation in self.dead or self.is_over(incarnation)
 
     def is_over(self, incarnation: BrokerIncarnation) -> bool:
@@ -48,7 +48,7 @@ class Table:
         return frozenset(number for number, slot in enumerate(self.slots) if slot.holder == incarnation)
 
     def moving_from(self, incarnation: BrokerIncarnation) -> dict[int, BrokerIncarnation]:
-        """Slots this seat has to hand over, and to whom."""
+        """Slots that this incarnation has to hand over, with the next holders."""
         return {
             number: slot.next_holder
             for number, slot in enumerate(self.slots)
@@ -60,7 +60,7 @@ class Table:
         return frozenset(slot.holder for slot in self.slots if slot.holder is not None)
 
     def with_holders(self, holders: Mapping[int, BrokerIncarnation | None]) -> Table:
-        """These slots change hands; a slot that keeps its holder only forgets its heir."""
+        """Sets holders and removes planned moves; the epoch grows where the holder changes."""
         slots = list(self.slots)
         for number, holder in holders.items():
             slot = slots[number]
@@ -78,7 +78,7 @@ class Table:
         return replace(self, dead=self.dead | frozenset(incarnations))
 
     def settle(self, incarnations: Iterable[BrokerIncarnation]) -> Table:
-        """Their logs are in the ledger files: what they held is free, and they are over for good."""
+        """Their logs are in the ledger files: their slots are free, and these incarnations never serve again."""
         last = dict(self.over)
         for broker, number in incarnations:
             last[broker] = max(number, last.get(broker, number))
@@ -87,7 +87,7 @@ class Table:
 
 
 def encode_table(table: Table) -> bytes:
-    """Seats are written once and named by number: the record stays small."""
+    """Incarnations are listed once and referenced by index, which keeps the record small."""
     incarnations = sorted(
         table.incarnations | table.dead | {slot.next_holder for slot in table.slots if slot.next_holder is not None}
     )
@@ -113,10 +113,10 @@ def decode_table(data: bytes) -> Table:
     try:
         record: dict[str, Any] = json.loads(data)
         if record["format"] > FORMAT:
-            raise BadTable(f"the slot table has format {record['format']}; this release reads up to {FORMAT}")
+            raise BadTable(f"slot table has format {record['format']}, this release reads up to {FORMAT}")
         incarnations = [BrokerIncarnation(str(broker), int(number)) for broker, number in record["seats"]]
         rows = [tuple(row) for row in record["slots"]]
-        known = {row: _slot(incarnations, *row) for row in set(rows)}  # most rows are alike
+        known = {row: _slot(incarnations, *row) for row in set(rows)}  # most rows are equal
         slots = tuple(known[row] for row in rows)
         table = Table(
             slots,
@@ -126,9 +126,9 @@ def decode_table(data: bytes) -> Table:
             frozenset(BrokerIncarnation(str(broker), int(number)) for broker, number in record["over"]),
         )
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise BadTable(f"the slot table cannot be read: {error}") from error
+        raise BadTable(f"slot table cannot be decoded: {error}") from error
     if len(table.slots) != SLOTS:
-        raise BadTable(f"the slot table has {len(table.slots)} slots, not {SLOTS}")
+        raise BadTable(f"slot table has {len(table.slots)} slots, expected {SLOTS}")
     return table
 
 

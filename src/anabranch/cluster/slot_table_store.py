@@ -1,4 +1,4 @@
-"""The record of slots in the metadata store: read and written, whatever the store does. Knows no slots' meaning."""
+"""Reads and writes the slot table in the metadata store; retries while the store is unavailable."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class TableStore:
         self._failures = 0
 
     async def read(self) -> TableSeen:
-        """With what everybody had confirmed before; tried until the store answers."""
+        """The latest table, including all writes confirmed before the call. Retries until the store answers."""
         while True:
             try:
                 await self._store.sync()
                 table = seen(await self._store.get(self._key))
             except Error as error:
-                await self._rest(error, "slot table not read")
+                await self._rest(error, "slot table could not be read, retrying")
                 continue
             self._failures = 0
             return table
 
     async def save(self, effect: SaveTable) -> TableSaved | TableRaced:
-        """TableRaced says nothing about what was written: read again."""
+        """TableRaced: the outcome is unknown or another writer was first; read the table again."""
         expected = ABSENT if effect.expected is None else effect.expected
         try:
             stamp = await self._store.put(self._key, encode_table(effect.table), expected=expected)
         except VersionMismatch:
             return TableRaced()
-        except Error as error:  # whatever the store says: a writer that never hears an answer would wait for ever
-            await self._rest(error, "slot table not written")
+        except Error as error:  # any error: the caller needs an outcome, otherwise it would wait for ever
+            await self._rest(error, "slot table could not be written, retrying")
             return TableRaced()
         self._failures = 0
         return TableSaved(stamp)

@@ -1,4 +1,4 @@
-"""From a topic's name to its slot: 256 equal ranges of the CRC-32 that Pulsar's bundles use. Pure."""
+"""From a topic's name to its slot: 256 equal ranges of the CRC-32 that Pulsar's bundles use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _BUNDLE = re.compile(r"0x([0-9a-fA-F]{8})_0x([0-9a-fA-F]{8})")
 
 
 def slot_of(topic: str) -> int:
-    """`topic` is the full name, partition included."""
+    """`topic`: the full name, with the partition."""
     return zlib.crc32(topic.encode()) >> _SHIFT
 
 
 def slots_of_bundle(bundle: str) -> range:
-    """The slots that a range like `0x00000000_0x40000000` reaches into; the end belongs to it only at the very top."""
+    """Slots that overlap a range like `0x00000000_0x40000000`. The end is exclusive, except 0xffffffff."""
     found = _BUNDLE.fullmatch(bundle)
     if found is None:
         raise BadName(f"{bundle!r} is not a bundle like 0x00000000_0xffffffff")
