@@ -60,14 +60,7 @@ PENDING: dict[str, frozenset[str]] = {
     "siblings": frozenset(),
     "table": frozenset(
         {
-            "broker/segment",
-            "broker/segment_host",
             "client/producer",
-            "cluster",
-            "node",
-            "node/adapters",
-            "node/settings",
-            "node/wiring",
             "spark",
             "spark/client",
             "spark/jobs",

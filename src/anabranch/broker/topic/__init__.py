@@ -5,6 +5,7 @@ A topic must not know which other topics are loaded, which broker owns it, or ho
 | module | what it is |
 |---|---|
 | `topic` | one loaded persistent topic |
+| `topic_hooks` | what a special kind of topic, such as a segment, adds to a topic |
 | `non_persistent_topic` | one loaded non-persistent topic |
 | `topic_producers` | attached producers, access mode and fencing epochs |
 | `topic_subscriptions` | subscriptions and their cursors |

@@ -3,6 +3,7 @@
 | module | what it is |
 |---|---|
 | `metadata_records` | topic records of storage in the metadata store |
+| `peer_endpoint` | HTTP endpoint for the peer calls of other brokers |
 | `peers` | the other brokers of the cluster, for the broker's port `BrokerPeers` |
 | `placement` | where topics are served, from the cluster's slot table |
 | `schema_cleanup` | deletes the schema of an inactive topic |
