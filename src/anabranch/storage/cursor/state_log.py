@@ -289,7 +289,7 @@ class StateLog:
         try:
             for payload in payloads[:-1]:
                 writer.append(payload, 0, self, None)
-            writer.append(payloads[-1], 0, self, partial(_settle, done))
+            writer.append(payloads[-1], 0, self, partial(_resolve, done))
         finally:
             self._is_fresh = writer.next_entry_id == 0
         await done
@@ -310,7 +310,7 @@ def _joined(encoded: list[bytes]) -> bytes:
     return encoded[0] + b"".join(one[1:] for one in encoded[1:])
 
 
-def _settle(done: asyncio.Future[None], error: StorageError | None) -> None:
+def _resolve(done: asyncio.Future[None], error: StorageError | None) -> None:
     if done.done():
         return
     if error is None:
