@@ -1,8 +1,8 @@
-"""The figures of this broker for Prometheus, under Pulsar's names where Pulsar has them. Reads topics, changes nothing.
+"""Prometheus metrics of this broker, under Pulsar's names where Pulsar has them. Reads topics, changes nothing.
 
-Written piece by piece: gathering and writing give the event loop back every few milliseconds, and what is written goes
-out before the next piece is made, so ten thousand topics cost neither a pause nor a page in memory. Settings bound how
-many topics have series of their own; what is left out is summed up by namespace.
+The page is made in pieces: the event loop gets a turn every few milliseconds, and a piece is sent before the next one
+is made, so 10,000 topics cause neither a pause nor a large page in memory. Settings bound how many topics have their
+own series; the others are summed by namespace.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Metrics:
     async def page(
         self, topics: Sequence[AnyTopic], own: Callable[[], dict[str, float]], scalable: ScalableTopics | None = None
     ) -> AsyncIterator[bytes]:
-        """The page in pieces; `own` tells the figures that only the caller knows."""
+        """The page in pieces; `own` returns the metrics that only the caller knows."""
         budget = YieldBudget(self._clock)
         gathered = _Gathered()
         for topic in topics:
@@ -209,14 +209,14 @@ class Metrics:
 
 
 class _Gathered:
-    """Rows of one look, and sums by namespace."""
+    """Rows of one page, and sums by namespace."""
 
     def __init__(self) -> None:
         self.cluster = labels(cluster=LOCAL_CLUSTER)
         self.count = 0
         self.sums: list[float] = [0] * len(TOPIC)
         self.counts: dict[str, int] = {}  # topics by namespace
-        self.rest: dict[str, list[float]] = {}  # sums of the topics that have no rows of their own, by namespace
+        self.rest: dict[str, list[float]] = {}  # sums of the topics without rows, by namespace
         self.topics: list[Row] = []
         self.latencies: list[Row] = []
         self.subscriptions: list[Row] = []
@@ -274,7 +274,7 @@ def _schema_rows(schemas: SchemaCounts) -> list[Row]:
 
 
 def _rest_rows(rest: Mapping[str, list[float]]) -> list[Row]:
-    """A row per namespace without a topic, so that sums over all series stay right."""
+    """A row per namespace without a topic label, so that sums over all series stay right."""
     rows: list[Row] = []
     for name, sums in rest.items():
         averaged = list(sums)
@@ -284,7 +284,7 @@ def _rest_rows(rest: Mapping[str, list[float]]) -> list[Row]:
 
 
 def _family(family: Family, rows: Sequence[Row], column: int) -> Iterator[str]:
-    """One family in pieces; nothing at all without rows."""
+    """One family in pieces; nothing without rows."""
     for start in range(0, len(rows), ROWS_PER_PIECE):
         text = samples(family.name, rows[start : start + ROWS_PER_PIECE], column)
         yield family.head + text if start == 0 else text

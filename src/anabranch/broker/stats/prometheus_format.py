@@ -1,6 +1,6 @@
-"""Prometheus' text format: families, labels, numbers. Pure; knows no broker.
+"""Prometheus text format: families, labels, numbers. Pure.
 
-All samples of a family stand together under its HELP and TYPE: a page is written family by family over the same rows.
+All samples of a family stand together under its HELP and TYPE, so a page is written family by family.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def gauge(name: str, help: str) -> Family:
 
 
 def escaped(text: str) -> str:
-    """A label's value: any text, on one line."""
+    """Escape a label value."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -43,12 +43,12 @@ def labels(**values: str) -> str:
 
 
 Row = tuple[str, Sequence[float]]
-"""Labels, ready to be written, and a value for each family of the group."""
+"""Formatted labels, and a value for each family of the group."""
 
 
 def samples(name: str, rows: Iterable[Row], column: int) -> str:
     """The lines of one family for some rows."""
-    # repr writes whole floats as 3.0 and large ones as 1e+16; both are numbers of the format.
+    # repr writes whole floats as 3.0 and large ones as 1e+16; the format allows both.
     return "".join([f"{name}{{{where}}} {values[column]!r}\n" for where, values in rows])
 
 

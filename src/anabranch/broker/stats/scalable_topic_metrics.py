@@ -1,7 +1,7 @@
-"""Figures of scalable topics for Prometheus: what the controllers of this broker lead and have done. Pure.
+"""Prometheus metrics of scalable topics: what the controllers on this broker lead and have done. Pure.
 
-Segments are topics with series of their own (`topic="segment://…"`); here is what only the controller knows. The number
-of active segments is also what an autoscaler of consumers wants to follow.
+Segments are topics with their own series (`topic="segment://…"`); here are the metrics that only the controller knows.
+An autoscaler of consumers can follow the number of active segments.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from anabranch.broker.stats.prometheus_format import Family, Row, counter, escap
 from anabranch.controller.interface import LedTopic, Totals
 
 TOTALS = (
-    gauge("anabranch_scalable_topics_led", "Scalable topics whose controller is here and loaded"),
-    counter("anabranch_scalable_leaderships_total", "Terms of office that this broker took"),
+    gauge("anabranch_scalable_topics_led", "Scalable topics that this broker leads"),
+    counter("anabranch_scalable_leaderships_total", "Leader terms that this broker acquired"),
     counter("anabranch_scalable_splits_total", "Splits that were committed"),
     counter("anabranch_scalable_merges_total", "Merges that were committed"),
-    counter("anabranch_scalable_operations_aborted_total", "Splits and merges that were given up"),
+    counter("anabranch_scalable_operations_aborted_total", "Splits and merges that were aborted"),
     counter("anabranch_scalable_segments_sealed_total", "Segments that were sealed by splits and merges"),
-    counter("anabranch_scalable_segments_collected_total", "Sealed segments that retention let go"),
+    counter("anabranch_scalable_segments_collected_total", "Sealed segments deleted by retention"),
     counter("anabranch_scalable_operation_seconds_total", "Time from plan to commit, of all splits and merges"),
 )
 TOPICS = (
     gauge("anabranch_scalable_active_segments", "Segments that are written to"),
     gauge("anabranch_scalable_sealed_segments", "Segments that are only read"),
-    gauge("anabranch_scalable_epoch", "One more with every change of the layout"),
+    gauge("anabranch_scalable_epoch", "Layout epoch: grows with every change of the layout"),
     gauge("anabranch_scalable_operation_running", "1: a split, a merge or the deletion runs"),
 )
 GROUPS = (
-    gauge("anabranch_scalable_consumers", "Consumers that share the segments, or may come back to them"),
-    gauge("anabranch_scalable_assignment_generation", "One more with every new assignment: its increase is rebalances"),
-    gauge("anabranch_scalable_drained_segments", "Segments that the subscription is through with"),
+    gauge("anabranch_scalable_consumers", "Consumers that share the segments, including those in their grace period"),
+    gauge("anabranch_scalable_assignment_generation", "Generation of the assignment: grows with every rebalance"),
+    gauge("anabranch_scalable_drained_segments", "Segments that the subscription has drained"),
 )
 
 Group = tuple[tuple[Family, ...], list[Row]]

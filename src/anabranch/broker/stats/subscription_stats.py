@@ -1,8 +1,7 @@
-"""What one subscription tells about itself and its consumers, in the shape of Pulsar's stats JSON. Reads, changes
-nothing; what its topic says is in `stats`.
+"""Stats of one subscription and its consumers, in the shape of Pulsar's stats JSON. Reads, changes nothing.
 
-Rates of the subscription are over the last minute (`sampling`), those of a consumer since it connected. What cannot be
-here (filters, replication) is shown as 0 or False, because tools expect the key.
+Rates of the subscription are over the last minute (`rate_sampler`), those of a consumer since it connected. Features
+that do not exist (filters, replication) are shown as 0 or False, because tools expect the key.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _ABSENT = {
     "replicated": False,
     **{f"filter{what}MsgCount": 0 for what in ("Processed", "Accepted", "Rejected", "Rescheduled")},
 }
-_WITHOUT_LOG = {  # of a subscription that keeps nothing
+_WITHOUT_LOG = {  # of a subscription without storage
     "backlogSize": 0,
     "earliestMsgPublishTimeInBacklog": 0,
     "msgRateExpired": 0.0,
@@ -46,7 +45,7 @@ _WITHOUT_LOG = {  # of a subscription that keeps nothing
 @dataclass(frozen=True, slots=True)
 class StatsOptions:
     subscription_backlog_size: bool = True
-    earliest_time: bool = False  # publish time of the oldest message of each backlog: reads it
+    earliest_time: bool = False  # publish time of the oldest message of each backlog, read from the log
     exclude_publishers: bool = False
     exclude_consumers: bool = False
 
@@ -77,7 +76,7 @@ async def subscription_stats(
 
 
 def _flow(subscription: Subscription | MemorySubscription, sample: SubscriptionSample) -> dict[str, Any]:
-    """What went out, how fast, and when something last happened."""
+    """Delivered messages, rates, and times of last activity."""
     messages_out, bytes_out = delivery_totals(subscription)[:2]
     return {
         "msgRateOut": sample.rates[0],
@@ -93,7 +92,7 @@ def _flow(subscription: Subscription | MemorySubscription, sample: SubscriptionS
 
 
 async def _waiting(subscription: Subscription | MemorySubscription, consumers: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is not acknowledged yet, and what keeps it."""
+    """The backlog and its state."""
     backlog, delayed = await subscription.backlog_messages(), subscription.delayed_count
     is_shared = subscription.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
     return {
@@ -126,7 +125,7 @@ def _kind(subscription: Subscription | MemorySubscription) -> dict[str, Any]:
 async def _stored(
     topic: Topic, subscription: Subscription, sample: SubscriptionSample, options: StatsOptions
 ) -> dict[str, Any]:
-    """What only a subscription with a cursor can say."""
+    """Fields of a subscription with a cursor."""
     size = bytes_after(topic.log.chain, subscription.mark_delete) if options.subscription_backlog_size else -1
     return {
         "backlogSize": size,
@@ -175,5 +174,5 @@ def when(ms: int) -> str:
 
 
 def rate_since(count: int, since_ms: int, now_ms: int) -> float:
-    """Per second; what is younger than a second counts as if it were one."""
+    """Per second, over at least one second."""
     return count / max(1.0, (now_ms - since_ms) / 1000)

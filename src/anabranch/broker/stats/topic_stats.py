@@ -1,9 +1,7 @@
-"""What a topic tells about itself, in the shape of Pulsar's stats JSON. Reads topics, changes nothing; what its
-subscriptions tell is in `subscription_stats`.
+"""Stats of one topic, in the shape of Pulsar's stats JSON. Reads topics, changes nothing.
 
-Keys are Pulsar's. Rates of topics are over the last minute (`sampling`), those of a single producer since it connected.
-What cannot be here (offloading, transactions) is shown as 0, because tools expect the key; what is not measured has no
-key.
+Rates of topics are over the last minute (`rate_sampler`), those of a producer since it connected. Features that do not
+exist (offloading, transactions) are shown as 0, because tools expect the key. What is not measured has no key.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _ABSENT_IN_TOPIC = {
     "abortedTxnCount": 0,
     "committedTxnCount": 0,
 }
-_LARGEST = {  # of partitions: what does not add up
+_LARGEST = {  # fields of partitions that are not summed: the largest counts
     "backlogQuotaLimitSize",
     "backlogQuotaLimitTime",
     "oldestBacklogMessageAgeSeconds",

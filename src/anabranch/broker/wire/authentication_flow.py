@@ -1,9 +1,9 @@
-"""One connection's signing in: at CONNECT, and again whenever its credentials run out.
+"""Authentication of one connection: at CONNECT, and again whenever its credentials expire.
 
     CONNECT --> checked --> CONNECTED --> (credentials expire) AUTH_CHALLENGE --> AUTH_RESPONSE --> checked --> …
 
-A refusal is ERROR with no request id, then the connection closes. So does a client that cannot refresh, does not answer
-in time, or comes back as somebody else. Must not know what an identity may do.
+A refusal is an ERROR without request id, then the connection is closed. The connection is also closed if the client
+cannot refresh its credentials, does not answer in time, or answers with another role.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AuthenticationFlow:
         certificate_name: str | None,
         on_identified: Callable[[Identity], None],
     ) -> None:
-        """`on_identified` opens the connection; it is called once, after the first success."""
+        """`on_identified` is called once, after the first success, and opens the connection."""
         self.identity: Identity | None = None
         self._connection = connection
         self._guard = guard
@@ -50,15 +50,15 @@ class AuthenticationFlow:
         self._timer: Timer | None = None
 
     def begin(self, peer: Peer, server_version: str) -> None:
-        """CONNECT has come."""
+        """CONNECT was received."""
         self._peer, self._server_version = peer, server_version
         if peer.is_proxied:
-            self._refuse(Unauthenticated("connections on behalf of somebody else are not accepted"))
+            self._refuse(Unauthenticated("proxied connections (original principal) are not supported"))
             return
         self._start(Credentials(peer.auth_method, peer.auth_data, self._certificate_name))
 
     def answered(self, response: Any) -> None:
-        """AUTH_RESPONSE has come."""
+        """AUTH_RESPONSE was received."""
         if not self._challenged:
             raise BadCommand("AUTH_RESPONSE without a challenge")
         self._challenged = False
@@ -71,7 +71,7 @@ class AuthenticationFlow:
             self._timer = None
 
     def _start(self, credentials: Credentials) -> None:
-        self._connection.tasks.spawn(self._check(credentials), "sign in")
+        self._connection.tasks.spawn(self._check(credentials), "authenticate")
 
     async def _check(self, credentials: Credentials) -> None:
         try:
@@ -79,13 +79,13 @@ class AuthenticationFlow:
         except Error as error:
             self._refuse(error)
             return
-        except Exception:  # a fault of ours must not leave a door half open
-            log.exception("signing in failed", extra={"peer": self._connection.address})
+        except Exception:  # an internal error must not leave the connection half open
+            log.exception("authentication failed with an internal error", extra={"peer": self._connection.address})
             self._refuse(Unauthenticated("internal error"))
             return
         before = self.identity
         if before is not None and before.role != found.role:
-            self._refuse(Unauthenticated("a connection keeps its role: new credentials are another role's"))
+            self._refuse(Unauthenticated("new credentials have another role than the connection"))
             return
         self.identity = found
         self._watch_expiry(found)
@@ -113,7 +113,7 @@ class AuthenticationFlow:
 
     def _refuse(self, error: Error) -> None:
         log.warning(
-            "sign-in refused",
+            "authentication refused",
             extra={
                 "peer": self._connection.address,
                 "reason": error.reason,

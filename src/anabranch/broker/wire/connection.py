@@ -1,7 +1,6 @@
 """One client connection: bytes in, commands to their handlers, frames out, keep-alive, back-pressure.
 
-Knows framing and who handles which command; must not know what a command does. Frames that are written during one loop
-step leave together at its end.
+Frames that are written during one step of the event loop are sent together at its end.
 """
 
 from __future__ import annotations
@@ -32,20 +31,19 @@ from anabranch.security.permissions import COMMAND_NEEDS, Covered
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Any, Frame], None]
-"""A command's body and its frame; runs to its end without waiting."""
+"""Called with a command's body and its frame; does not wait."""
 
 BaseType = int
 
 STEP_FRAMES = 256
-"""About so many commands of one connection per step of the loop: then durable groups and other connections have their
-turn."""
+"""Approximate number of commands of one connection per step of the event loop, before others get a turn."""
 READ_BYTES_MIN = 16 * 1024
-STRANGER_FRAME_BYTES_MAX = 128 * 1024
-"""What a peer that has not signed in yet may make us hold: more than any credentials need."""
+UNAUTHENTICATED_FRAME_BYTES_MAX = 128 * 1024
+"""Largest frame before authentication: more than any credentials need."""
 
 
 class Connection:
-    """`runtime.net.StreamHandler` for the socket, `broker.peer.Peer` for producers and consumers."""
+    """Implements `runtime.net.StreamHandler` and `broker.client_connection.ClientConnection`."""
 
     def __init__(
         self, stream: Stream, services: Services, scratch: bytearray, on_closed: Callable[[Connection], None]
@@ -67,19 +65,19 @@ class Connection:
         is_scalable = services.scalable is not None and services.scalable.is_enabled
         features = broker_features(scalable_topics=is_scalable)
         self._handshake = Handshake(SERVER_VERSION, settings.message_bytes_max, features, checks=checks)
-        self._sign_in = (
+        self._authentication = (
             AuthenticationFlow(self, services.guard, services.clock, stream.certificate_name, self._identified)
             if checks
             else None
         )
         if checks:
-            self._decoder.allow(STRANGER_FRAME_BYTES_MAX)
+            self._decoder.allow(UNAUTHENTICATED_FRAME_BYTES_MAX)
         self._keepalive = Keepalive()
         self._handlers: dict[BaseType, Handler] = {}
-        self._parts: list[CommandSet] = []
-        self._gatherers: list[CommandSet] = []  # those that want to know when a step has ended
+        self._command_sets: list[CommandSet] = []
+        self._step_listeners: list[CommandSet] = []  # command sets that override `step_ended`
         self._run_taker: TakeRun | None = None
-        self._taken = 0  # frames that it took in this step
+        self._taken = 0  # frames that it handled in this step
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flushing = False
@@ -88,28 +86,28 @@ class Connection:
         self._pending_max = settings.connection_bytes_max
         self._unsent_max = settings.consumer_unsent_bytes_max
         self._is_closing = False
-        self._paused = False  # too much is held for producers
-        self._is_stuffed = False  # the peer asks without reading the answers
-        self._unsent_before = 0  # at the last tick, while stuffed
+        self._paused = False  # too many bytes are pending for producers
+        self._is_unread = False  # the client sends requests without reading the answers
+        self._unsent_before = 0  # at the last tick, while not reading
         self._read_bytes = READ_BYTES_MIN
         self._probes: list[asyncio.Future[None]] = []
         self._beat: Timer = services.clock.call_later(settings.keep_alive_seconds, self._tick)
 
-    def serve(self, *parts: CommandSet) -> None:
-        """Who handles the commands of this connection."""
-        for part in parts:
-            self._parts.append(part)
-            if type(part).step_ended is not CommandSet.step_ended:
-                self._gatherers.append(part)
-            self._run_taker = part.run_taker() or self._run_taker
-            for kind, handler in part.handlers().items():
-                is_decided = kind in COMMAND_NEEDS or not self._services.guard.authorizes
-                self._handlers[kind] = handler if is_decided else self._undecided
+    def serve(self, *command_sets: CommandSet) -> None:
+        """Register the command sets of this connection."""
+        for one in command_sets:
+            self._command_sets.append(one)
+            if type(one).step_ended is not CommandSet.step_ended:
+                self._step_listeners.append(one)
+            self._run_taker = one.run_taker() or self._run_taker
+            for kind, handler in one.handlers().items():
+                has_rule = kind in COMMAND_NEEDS or not self._services.guard.authorizes
+                self._handlers[kind] = handler if has_rule else self._without_rule
 
     @staticmethod
-    def _undecided(body: Any, frame: Frame) -> None:
-        """A command without a line in the table of permissions is nobody's to give."""
-        raise BadCommand("nobody has decided who may send this command")
+    def _without_rule(body: Any, frame: Frame) -> None:
+        """Commands without an entry in the permission table are rejected."""
+        raise BadCommand("command has no permission rule")
 
     # -- receiving
 
@@ -144,13 +142,13 @@ class Connection:
                     if not self.is_open or self._is_closing:
                         return
             finally:
-                for part in self._gatherers:
-                    part.step_ended()
+                for one in self._step_listeners:
+                    one.step_ended()
         except ProtocolError as error:
             log.warning("protocol error, connection closed", extra={"peer": self.address, "reason": error.reason})
             self._flush()
             self.close()
-        except Exception:  # a fault of ours, which nobody else should pay for
+        except Exception:  # an internal error must not affect other connections
             log.exception("command failed, connection closed", extra={"peer": self.address})
             self._stream.abort()
         frames += self._taken
@@ -160,32 +158,32 @@ class Connection:
             self._read_bytes *= 2
 
     def _other(self, kind: int, body: Any) -> None:
-        """Handshake, keep-alive, and commands that nobody here handles."""
+        """Handshake, keep-alive, and commands without a handler."""
         answer = self._handshake.answer(kind, body)
         if answer is not None:
             if answer:
                 self.send(answer)
             if kind == BaseCommand.CONNECT:
                 assert self._handshake.peer is not None
-                if self._sign_in is None:
+                if self._authentication is None:
                     self._connected(self._handshake.peer)
                 else:
-                    self._sign_in.begin(self._handshake.peer, SERVER_VERSION)
+                    self._authentication.begin(self._handshake.peer, SERVER_VERSION)
         elif kind == BaseCommand.PONG:
             return
-        elif kind == BaseCommand.AUTH_RESPONSE and self._sign_in is not None:
-            self._sign_in.answered(body)
+        elif kind == BaseCommand.AUTH_RESPONSE and self._authentication is not None:
+            self._authentication.answered(body)
         elif (handler := self._handlers.get(kind)) is not None:
             handler(body, Frame(memoryview(b""), None, True))
         elif hasattr(body, "request_id"):
             name = BaseCommand.Type.Name(kind)
-            self.send(replies.error(body.request_id, server_error(BadCommand(name)), f"{name} is not supported here"))
+            self.send(replies.error(body.request_id, server_error(BadCommand(name)), f"{name} is not supported"))
         else:
-            raise BadCommand(f"{BaseCommand.Type.Name(kind)} is not a client's command")
+            raise BadCommand(f"{BaseCommand.Type.Name(kind)} is not a command of clients")
 
     def _identified(self, identity: Identity) -> None:
-        """Signed in: only now is CONNECT answered, and only now do commands count."""
-        log.info("signed in", extra={"peer": self.address, "role": identity.role, "method": identity.method})
+        """Authenticated: only now is CONNECT answered, and commands are accepted."""
+        log.info("client authenticated", extra={"peer": self.address, "role": identity.role, "method": identity.method})
         if not self.is_open:
             return
         assert self._handshake.peer is not None
@@ -195,8 +193,8 @@ class Connection:
 
     @property
     def identity(self) -> Identity | None:
-        """Who has signed in; None where nobody needs to."""
-        return None if self._sign_in is None else self._sign_in.identity
+        """Identity of the client; None if authentication is off."""
+        return None if self._authentication is None else self._authentication.identity
 
     async def authorize(self, kind: int, resource: Resource) -> None:
         """Raises Unauthorized unless the table of permissions and the grants allow this command on `resource`."""
@@ -208,18 +206,18 @@ class Connection:
         try:
             await guard.check(self.identity, action, resource)
         except Unauthorized as error:
-            log.warning("not allowed", extra={"peer": self.address, "reason": error.reason})
+            log.warning("request not authorized", extra={"peer": self.address, "reason": error.reason})
             raise
 
     async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
-        """Grants of a namespace (None: the admins of a whole tenant) are not what they were."""
+        """Grants of a namespace (None: admins of the tenant) changed: close what is no longer allowed."""
         self.access_changes += 1
-        for part in self._parts:
-            await part.permissions_changed(tenant, namespace)
+        for one in self._command_sets:
+            await one.permissions_changed(tenant, namespace)
 
     def _connected(self, client: ClientFacts) -> None:
         self.client_version = client.client_version
-        # Version 0 is legal but means nothing to us: handlers run once it is at least 1.
+        # Version 0 is legal; it counts as 1, because handlers run only from version 1 on.
         self.protocol_version = max(1, client.protocol_version)
         self.knows_end_of_topic = client.understands(BaseCommand.REACHED_END_OF_TOPIC)
         self.extensions = client.extensions
@@ -227,14 +225,14 @@ class Connection:
             self._decoder.take_run = self._take_run
 
     def _take_run(self, view: memoryview, start: int, end: int, owned: bool, limit: int) -> tuple[int, int]:
-        """SENDs that come one behind the other need not come here one by one."""
+        """Pass consecutive SENDs to the command set at once."""
         assert self._run_taker is not None
         rest, taken = self._run_taker(view, start, end, owned, limit)
         self._taken += taken
         return rest, taken
 
     def start_request(self, request_id: int, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[Any] | None:
-        """Run the waiting part of a request; errors it raises are answered by `fail`."""
+        """Run a request as a task; its errors are answered by `fail`."""
         if len(self.tasks) >= self._services.settings.requests_in_flight_max:
             work.close()
             self.fail(request_id, TooManyRequests("too many requests in flight on this connection"))
@@ -243,7 +241,7 @@ class Connection:
         if task is None:
             work.close()
         else:
-            task.add_done_callback(lambda _: work.close())  # cancelled before its first step
+            task.add_done_callback(lambda _: work.close())  # if it is cancelled before its first step
         return task
 
     async def _guard(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
@@ -286,8 +284,8 @@ class Connection:
             out, self._out = self._out, []
             self._out_bytes = 0
             self._stream.write(out)
-            if self._stream.unsent_bytes > self._pending_max and not self._is_stuffed:
-                self._is_stuffed = True
+            if self._stream.unsent_bytes > self._pending_max and not self._is_unread:
+                self._is_unread = True
                 self._unsent_before = self._stream.unsent_bytes
                 self._stream.pause_reading()
             if self._was_full and self.has_room:
@@ -301,21 +299,21 @@ class Connection:
         return False
 
     def drained(self) -> None:
-        if self._is_stuffed and not self._stream.unsent_bytes:
-            self._is_stuffed = False
+        if self._is_unread and not self._stream.unsent_bytes:
+            self._is_unread = False
             if not self._paused and self.is_open:
                 self._stream.resume_reading()
         if self._was_full and self.is_open:
             self._was_full = False
-            for part in self._parts:
-                part.writable()
+            for one in self._command_sets:
+                one.writable()
 
     def add_pending_bytes(self, size: int) -> None:
         self._pending_bytes += size
         if self._paused:
             if self._pending_bytes * 2 < self._pending_max and self.is_open:
                 self._paused = False
-                if not self._is_stuffed:
+                if not self._is_unread:
                     self._stream.resume_reading()
         elif self._pending_bytes > self._pending_max:
             self._paused = True
@@ -326,13 +324,13 @@ class Connection:
     def _tick(self) -> None:
         if not self.is_open:
             return
-        if self._is_stuffed:  # not read from, so not heard of; but a peer that takes bytes lives
+        if self._is_unread:  # the socket is not read; a client that takes bytes is alive
             if self._stream.unsent_bytes < self._unsent_before:
                 self._keepalive.on_received()
             self._unsent_before = self._stream.unsent_bytes
         match self._keepalive.tick(is_open=self.protocol_version > 0, is_reading=not self._paused):
             case Beat.CLOSE:
-                log.info("peer is silent, connection closed", extra={"peer": self.address})
+                log.info("client is silent, connection closed", extra={"peer": self.address})
                 self._stream.abort()
                 return
             case Beat.PING:
@@ -354,7 +352,7 @@ class Connection:
         except TimeoutError:
             if probe in self._probes:
                 self._probes.remove(probe)
-            log.info("peer did not answer a probe, connection closed", extra={"peer": self.address})
+            log.info("client did not answer a PING, connection closed", extra={"peer": self.address})
             self._stream.abort()
         return self.is_open
 
@@ -379,48 +377,48 @@ class Connection:
         self.is_open = False
         self._beat.cancel()
         self._answer_probes()
-        if self._sign_in is not None:
-            self._sign_in.closed()
+        if self._authentication is not None:
+            self._authentication.closed()
         self.tasks.cancel()
         self._on_closed(self)
-        for part in self._parts:
+        for one in self._command_sets:
             try:
-                part.closed()
+                one.closed()
             except Exception:
-                log.exception("connection not tidied up", extra={"peer": self.address})
+                log.exception("cleanup of closed connection failed", extra={"peer": self.address})
 
-    # -- what producers and consumers ask of their peer
+    # -- for producers and consumers
 
     def producer_closed(self, producer_id: int) -> None:
-        for part in self._parts:
-            part.producer_closed(producer_id)
+        for one in self._command_sets:
+            one.producer_closed(producer_id)
 
     def consumer_closed(self, consumer_id: int) -> None:
-        for part in self._parts:
-            part.consumer_closed(consumer_id)
+        for one in self._command_sets:
+            one.consumer_closed(consumer_id)
 
     def __repr__(self) -> str:
         return f"<Connection {self.address} {self.client_version!r}>"
 
 
 class CommandSet:
-    """A family of commands on one connection. Subclasses say which they handle; the events default to nothing."""
+    """A group of commands on one connection. Subclasses declare their handlers; event methods do nothing by default."""
 
     def handlers(self) -> dict[BaseType, Handler]:
         return {}
 
     def run_taker(self) -> TakeRun | None:
-        """Who takes several SENDs at once, if anybody here can."""
+        """A function that handles several SENDs at once, if the command set has one."""
         return None
 
     def step_ended(self) -> None:
-        """All commands that came with one read of the socket have been handled."""
+        """All commands of one socket read have been handled."""
 
     def writable(self) -> None:
-        """The socket's queue has room again."""
+        """The socket queue has room again."""
 
     def closed(self) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
 
     def producer_closed(self, producer_id: int) -> None:
         """The broker closed one of this connection's producers."""
@@ -429,4 +427,4 @@ class CommandSet:
         """The broker closed one of this connection's consumers."""
 
     async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
-        """What was opened by a grant that is gone must be closed when this returns."""
+        """When this returns, what a revoked grant had allowed is closed."""

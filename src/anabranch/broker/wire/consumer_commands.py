@@ -1,5 +1,6 @@
-"""What consumers ask on one connection: SUBSCRIBE, FLOW, ACK, REDELIVER, UNSUBSCRIBE, SEEK, GET_LAST_MESSAGE_ID,
-CONSUMER_STATS, CLOSE_CONSUMER."""
+"""Commands of consumers: SUBSCRIBE, FLOW, ACK, REDELIVER, UNSUBSCRIBE, SEEK, GET_LAST_MESSAGE_ID, CONSUMER_STATS,
+CLOSE_CONSUMER.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +44,11 @@ class Attached:
     consumer: Consumer
     subscription: Subscription | MemorySubscription
     topic: AnyTopic
-    unconfirmed: list[int] = field(default_factory=list)  # request ids of acks that wait to be durable
+    unconfirmed: list[int] = field(default_factory=list)  # request ids of acks that are not durable yet
     is_confirming: bool = False
 
     def detach(self) -> None:
-        self.topic.detach(self.subscription, self.consumer)  # type: ignore[arg-type]  # made together by this topic
+        self.topic.detach(self.subscription, self.consumer)  # type: ignore[arg-type]  # both were made by this topic
 
     @property
     def resource(self) -> Resource:
@@ -143,7 +144,7 @@ class ConsumerCommands(CommandSet):
             properties={pair.key: pair.value for pair in body.subscription_properties},
         )
 
-    # -- the stream of messages
+    # -- messages
 
     def _flow(self, body: Any, frame: Frame) -> None:
         attached = self._attached.get(body.consumer_id)
@@ -193,7 +194,7 @@ class ConsumerCommands(CommandSet):
             )
 
     async def _confirm(self, attached: Attached, consumer_id: int) -> None:
-        """One flush answers all acknowledgements that came before it: a busy consumer needs few."""
+        """One flush answers all acknowledgements before it, so a busy consumer needs few."""
         try:
             while attached.unconfirmed:
                 requests, attached.unconfirmed = attached.unconfirmed, []
@@ -213,7 +214,7 @@ class ConsumerCommands(CommandSet):
             positions = [position_of(one) for one in body.message_ids]
             attached.subscription.redeliver(attached.consumer, positions, epoch if epoch >= 0 else None)
 
-    # -- questions and changes
+    # -- requests
 
     def _find(self, consumer_id: int) -> Attached:
         attached = self._attached.get(consumer_id)
@@ -230,7 +231,7 @@ class ConsumerCommands(CommandSet):
         try:
             await attached.topic.unsubscribe(attached.subscription.name, force=body.force, by=attached.consumer)
         except NotAllowed:
-            raise  # never, by nobody: it stays attached
+            raise  # never allowed: the consumer stays attached
         except Error as error:
             raise ClientMistake(error.reason) from error
         self._attached.pop(body.consumer_id, None)
@@ -244,7 +245,7 @@ class ConsumerCommands(CommandSet):
         await self._connection.authorize(BaseCommand.SEEK, attached.resource)
         topic = attached.topic
         if isinstance(topic, NonPersistentTopic):
-            raise NotAllowed("a non-persistent topic has nothing to seek in")
+            raise NotAllowed("seek is not supported on a non-persistent topic")
         words: tuple[int, ...] = ()
         if body.HasField("message_id"):
             asked = position_of(body.message_id)
@@ -328,7 +329,7 @@ class ConsumerCommands(CommandSet):
     async def _check_again(self, consumer_id: int, attached: Attached) -> None:
         try:
             await self._connection.authorize(BaseCommand.SUBSCRIBE, attached.resource)
-        except Error:  # also when nobody can say: the client asks again when it comes back
+        except Error:  # also if the check failed: the client reconnects and is checked again
             if self._attached.get(consumer_id) is attached:
                 attached.detach()
                 self._connection.send(replies.close_consumer(consumer_id))

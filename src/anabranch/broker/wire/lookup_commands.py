@@ -1,5 +1,4 @@
-"""Where things are: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE. Reads the catalog, changes nothing but what
-auto-creation says."""
+"""LOOKUP, PARTITIONED_METADATA and GET_TOPICS_OF_NAMESPACE. They change nothing, except for automatic creation."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ class LookupCommands(CommandSet):
             await self._connection.authorize(BaseCommand.PARTITIONED_METADATA, Resource.of_topic(name))
             if name.domain is Domain.SEGMENT:
                 if self._services.segments is None:
-                    raise NotAllowed(f"{name}: there are no scalable topics here")
+                    raise NotAllowed(f"{name}: scalable topics are not enabled on this broker")
                 await self._services.segments.check_listed(name)
                 count = 0
             else:
@@ -93,7 +92,7 @@ class LookupCommands(CommandSet):
             self._connection.send(replies.topics_of_namespace(body.request_id, found, topics_hash=digest))
 
     async def _non_persistent(self, namespace: str) -> list[str]:
-        """They are known only where they are loaded: every broker is asked."""
+        """Non-persistent topics are known only to the broker that has loaded them, so every broker is asked."""
         names, peers = loaded_non_persistent(self._services, namespace), self._services.peers
         if peers is not None:
             asked = {"namespace": namespace}
@@ -102,7 +101,7 @@ class LookupCommands(CommandSet):
         return names
 
     async def _partitions_of(self, namespace: str, domain: str) -> list[str]:
-        """Partitions count as topics from the moment the partitioned topic exists."""
+        """Partitions are listed as soon as the partitioned topic exists."""
         catalog = self._services.catalog
         return [
             str(topic.partition(index))
@@ -112,13 +111,13 @@ class LookupCommands(CommandSet):
 
 
 def loaded_non_persistent(services: Services, namespace: str) -> list[str]:
-    """On this broker."""
+    """Non-persistent topics that this broker has loaded."""
     loaded = (topic.name for topic in services.topics if topic.name.domain is Domain.NON_PERSISTENT)
     return [str(name) for name in loaded if name.namespace_path == namespace]
 
 
 def topics_hash(names: list[str]) -> str:
-    """The digest clients compare: CRC32C of the sorted, comma-joined names, hex of its little-endian bytes."""
+    """The digest that clients compare: CRC32C of the sorted, comma-joined names, as little-endian hex."""
     if not names:
         return "00000000"
     joined = ",".join(sorted(names, key=lambda name: name.encode("utf-16-be"))).encode()

@@ -1,4 +1,4 @@
-"""PRODUCER, SEND, CLOSE_PRODUCER on one connection."""
+"""PRODUCER, SEND and CLOSE_PRODUCER."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class ProducerCommands(CommandSet):
         self._services = services
         self._attached: dict[int, Attached] = {}
         self._opening: dict[int, asyncio.Task[Any]] = {}
-        # Producers the broker closed itself: their clients do not know yet; what they still send is ignored a while.
-        self._gone: dict[int, float] = {}
-        self._run: list[Publish] = []  # SENDs of one producer that came in this step
+        # Producers that the broker closed: SENDs of clients that do not know yet are ignored until this time.
+        self._closed_until: dict[int, float] = {}
+        self._run: list[Publish] = []  # SENDs of one producer in this step
         self._run_of: Attached | None = None
 
     def handlers(self) -> dict[BaseType, Handler]:
@@ -78,7 +78,7 @@ class ProducerCommands(CommandSet):
         if len(self._attached) + len(self._opening) >= self._services.settings.producers_per_connection_max:
             self._connection.fail(body.request_id, LimitExceeded("too many producers on one connection"))
             return
-        if attached is not None:  # the client begins anew under the same id, perhaps elsewhere or by another name
+        if attached is not None:  # the client reuses the id, perhaps for another topic or name
             del self._attached[producer_id]
             attached.topic.remove_producer(attached.producer)
         task = self._connection.start_request(body.request_id, self._open(body), "producer")
@@ -113,7 +113,7 @@ class ProducerCommands(CommandSet):
             topic.remove_producer(producer)
             return
         attached = self._attached[body.producer_id] = Attached(producer, topic)
-        self._gone.pop(body.producer_id, None)
+        self._closed_until.pop(body.producer_id, None)
         self._succeed(body.request_id, attached, admission.epoch)
         if changes != self._connection.access_changes:
             await self._check_again(body.producer_id, attached)
@@ -167,7 +167,7 @@ class ProducerCommands(CommandSet):
     def _send(self, body: Any, frame: Frame) -> None:
         attached = self._attached.get(body.producer_id)
         if attached is None:
-            self._check_gone(body.producer_id)
+            self._check_closed(body.producer_id)
             return
         producer = attached.producer
         if producer.closed:
@@ -194,7 +194,7 @@ class ProducerCommands(CommandSet):
         if highest:
             last = highest_of(last, signed(highest))
         last_chunk = not body.is_chunk or _is_last_chunk(payload)
-        # What Publish(…) does, for half its price.
+        # Equivalent to Publish(…), at half the cost.
         publish: Publish = _new(
             Publish, (producer, sequence, highest, last, messages if messages > 0 else 1, payload, last_chunk)
         )
@@ -204,9 +204,8 @@ class ProducerCommands(CommandSet):
         self._run.append(publish)
 
     def take_sends(self, view: memoryview, start: int, end: int, owned: bool, frame_bytes_max: int) -> tuple[int, int]:
-        """`_send` for the plain SENDs that stand here one behind the other, for less. Stops before the first that has
-        to be refused or says anything unusual: `_send` knows what to do with it. Where the rest begins, and how many
-        were taken."""
+        """Fast path of `_send` for consecutive plain SENDs. Stops before the first one that must be refused or has
+        unusual fields; `_send` handles that. Returns where the rest begins, and how many were handled."""
         assert NATIVE is not None
         attached, known, producer = None, -1, None
         taken, add = 0, self._run.append
@@ -231,7 +230,7 @@ class ProducerCommands(CommandSet):
         return start, taken
 
     def step_ended(self) -> None:
-        """What one read of the socket brought for one producer goes to its topic at once: that is a lot cheaper."""
+        """Publish the SENDs of one producer from one socket read together, which is much cheaper."""
         attached, self._run_of = self._run_of, None
         if attached is not None:
             run, self._run = self._run, []
@@ -242,8 +241,8 @@ class ProducerCommands(CommandSet):
         last = max(body.sequence_id, body.highest_sequence_id)
         self._connection.send(replies.send_error(body.producer_id, last, code, reason))
 
-    def _check_gone(self, producer_id: int) -> None:
-        until = self._gone.get(producer_id)
+    def _check_closed(self, producer_id: int) -> None:
+        until = self._closed_until.get(producer_id)
         if until is None or self._services.clock.monotonic() > until:
             raise BadCommand(f"SEND of unknown producer {producer_id}")
 
@@ -271,8 +270,8 @@ class ProducerCommands(CommandSet):
     def producer_closed(self, producer_id: int) -> None:
         self._attached.pop(producer_id, None)
         now = self._services.clock.monotonic()
-        self._gone = {known: until for known, until in self._gone.items() if until > now}
-        self._gone[producer_id] = now + self._services.settings.keep_alive_seconds
+        self._closed_until = {known: until for known, until in self._closed_until.items() if until > now}
+        self._closed_until[producer_id] = now + self._services.settings.keep_alive_seconds
 
     async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
         for producer_id, attached in list(self._attached.items()):
@@ -283,7 +282,7 @@ class ProducerCommands(CommandSet):
     async def _check_again(self, producer_id: int, attached: Attached) -> None:
         try:
             await self._connection.authorize(BaseCommand.PRODUCER, Resource.of_topic(attached.topic.name))
-        except Error:  # also when nobody can say: the client asks again when it comes back
+        except Error:  # also if the check failed: the client reconnects and is checked again
             if self._attached.get(producer_id) is attached:
                 attached.topic.remove_producer(attached.producer)
                 self._connection.send(replies.close_producer(producer_id))

@@ -1,7 +1,7 @@
-"""Scalable topics on the wire: layout sessions (70-72), consumers of ordered subscriptions (73-75), our 200-202.
+"""Commands of scalable topics: layout sessions (70-72), consumers of ordered subscriptions (73-75), 200-202.
 
-A layout session works on any broker; consumers register where their topic is led. What is pushed while the socket is
-full is not queued: the newest state goes out when there is room. Knows the controller by its port (`controller.face`).
+A layout session works on any broker. Consumers register at the broker that leads their topic. An update is not queued
+while the socket queue is full: the newest state is sent when there is room.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WATCHES_MAX = 10_000
 
 
 class LayoutSession:
-    """One layout session: implements `face.LayoutListener`."""
+    """One layout session; implements `controller.interface.LayoutListener`."""
 
     def __init__(self, connection: Connection, session_id: int, topic: TopicName) -> None:
         self.topic = topic
@@ -87,11 +87,11 @@ class LayoutSession:
 
 
 class RegisteredConsumer:
-    """One registered consumer: implements `interface.AssignmentListener`."""
+    """One registered consumer; implements `controller.interface.AssignmentListener`."""
 
     def __init__(self, connection: Connection, consumer_id: int, topic: TopicName, wish: Registration) -> None:
         self.consumer_id, self.topic, self.wish = consumer_id, topic, wish
-        self.seat: ConsumerRegistration | None = None
+        self.registration: ConsumerRegistration | None = None
         self._connection = connection
         self._unsent: AssignedSegments | None = None
         self.is_over = False
@@ -107,9 +107,9 @@ class RegisteredConsumer:
             self._unsent = assignment
             return
         self._unsent = None
-        self._connection.send(scalable.assignment_update(self.consumer_id, self.told(assignment)))
+        self._connection.send(scalable.assignment_update(self.consumer_id, self.as_wire(assignment)))
 
-    def told(self, assigned: AssignedSegments) -> pb.ScalableConsumerAssignment:
+    def as_wire(self, assigned: AssignedSegments) -> pb.ScalableConsumerAssignment:
         return scalable.assignment(
             assigned.topic,
             assigned.segments,
@@ -122,7 +122,7 @@ class RegisteredConsumer:
         )
 
     def ended(self, error: Error) -> None:
-        """Its client finds the next leader by the layout, which is watched for that."""
+        """The client finds the next leader by its layout session."""
         self.is_over = True
 
     def writable(self) -> None:
@@ -131,8 +131,8 @@ class RegisteredConsumer:
 
     def close(self) -> None:
         self.is_over = True
-        if self.seat is not None:
-            self.seat.disconnected()
+        if self.registration is not None:
+            self.registration.disconnected()
 
 
 class ScalableCommands(CommandSet):
@@ -183,15 +183,15 @@ class ScalableCommands(CommandSet):
             except Error:
                 if self._members.get(consumer_id) is member:
                     del self._members[consumer_id]
-                await self._send_away(member)
+                await self._remove_unauthorized(member)
 
-    async def _send_away(self, member: RegisteredConsumer) -> None:
-        """Without the grant that it came with; where that cannot be stored now, its grace period ends it."""
+    async def _remove_unauthorized(self, member: RegisteredConsumer) -> None:
+        """Remove a consumer whose grant was revoked. If that cannot be stored now, its grace period ends it."""
         try:
-            if member.seat is not None:
-                await member.seat.leave()
+            if member.registration is not None:
+                await member.registration.leave()
         except Error as error:
-            log.warning("consumer without grant not removed yet", extra={"reason": error.reason})
+            log.warning("consumer with revoked grant not removed yet", extra={"reason": error.reason})
         member.close()
 
     def _controllers(self) -> ScalableTopics:
@@ -207,12 +207,12 @@ class ScalableCommands(CommandSet):
         try:
             topic = TopicName.parse(body.topic)
         except BadName as error:
-            raise BadCommand(error.reason) from error  # as Pulsar does: the connection is closed
+            raise BadCommand(error.reason) from error  # the connection is closed, as in Pulsar
         self._forget(session_id)
         session = self._sessions[session_id] = LayoutSession(connection, session_id, topic)
         if len(self._sessions) > WATCHES_MAX:
             self._sessions.pop(session_id)
-            session.layout_failed(TooManyRequests(f"{WATCHES_MAX} layouts are watched on this connection already"))
+            session.layout_failed(TooManyRequests(f"{WATCHES_MAX} layout sessions are open on this connection already"))
             return
         connection.tasks.spawn(self._open(session, body.create_if_missing), "layout lookup")
 
@@ -246,10 +246,10 @@ class ScalableCommands(CommandSet):
         except Error as error:
             code = server_error(error)
             if isinstance(error, LedElsewhere) and not self._connection.extensions:
-                code = ServerError.UnknownError  # what Pulsar answers, and what its client looks the leader up after
+                code = ServerError.UnknownError  # as in Pulsar, whose client then looks the leader up
             self._connection.send(scalable.subscribe_failed(body.request_id, code, error.reason))
             return
-        self._connection.send(scalable.subscribed(body.request_id, member.told(assigned)))
+        self._connection.send(scalable.subscribed(body.request_id, member.as_wire(assigned)))
 
     async def _registered(self, body: Any) -> tuple[RegisteredConsumer, AssignedSegments]:
         topic = TopicName.parse(body.topic).scalable
@@ -271,13 +271,13 @@ class ScalableCommands(CommandSet):
         member = RegisteredConsumer(self._connection, body.consumer_id, topic, wish)
         self._members[body.consumer_id] = member
         try:
-            assigned, member.seat = await controllers.register(topic, wish, member)
+            assigned, member.registration = await controllers.register(topic, wish, member)
         except BaseException:
             if self._members.get(body.consumer_id) is member:
                 del self._members[body.consumer_id]
             member.is_over = True
             raise
-        if member.is_over:  # the connection was closed, or the same consumer came again, while it was stored
+        if member.is_over:  # closed, or registered again, while this registration was stored
             member.close()
         return member, assigned
 
@@ -290,23 +290,23 @@ class ScalableCommands(CommandSet):
         if member is not None:
             member.close()
 
-    def _seat(self, consumer_id: int) -> ConsumerRegistration:
+    def _registration(self, consumer_id: int) -> ConsumerRegistration:
         member = self._members.get(consumer_id)
-        if member is None or member.seat is None or member.is_over:
+        if member is None or member.registration is None or member.is_over:
             raise ConsumerNotFound(f"no consumer {consumer_id} is registered on this connection")
-        return member.seat
+        return member.registration
 
     def _release(self, body: Any, frame: Frame) -> None:
         member = self._members.get(body.consumer_id)
-        if member is not None and member.seat is not None:
-            member.seat.released(body.segment_ids, body.generation)
+        if member is not None and member.registration is not None:
+            member.registration.released(body.segment_ids, body.generation)
 
     def _leave(self, body: Any, frame: Frame) -> None:
         self._connection.start_request(body.request_id, self._answer_leave(body), "leave")
 
     async def _answer_leave(self, body: Any) -> None:
-        seat = self._seat(body.consumer_id)
-        await seat.leave()
+        registration = self._registration(body.consumer_id)
+        await registration.leave()
         member = self._members.pop(body.consumer_id, None)
         if member is not None:
             member.is_over = True
@@ -317,7 +317,7 @@ class ScalableCommands(CommandSet):
 
     async def _answer_progress(self, body: Any) -> None:
         reports = [Report(one.segment_id, scalable.reached(one), one.completed) for one in body.segments]
-        await self._seat(body.consumer_id).progressed(reports)
+        await self._registration(body.consumer_id).progressed(reports)
         self._connection.send(replies.success(body.request_id))
 
 

@@ -1,4 +1,4 @@
-"""GET_SCHEMA and GET_OR_CREATE_SCHEMA on one connection, and a schema as it comes over the wire."""
+"""GET_SCHEMA and GET_OR_CREATE_SCHEMA, and the schema field of other commands."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SchemaCommands(CommandSet):
 
 
 def wire_schema(body: Any) -> Schema | None:
-    """The schema of a PRODUCER, SUBSCRIBE or GET_OR_CREATE_SCHEMA; None where the client said nothing."""
+    """The schema of a PRODUCER, SUBSCRIBE or GET_OR_CREATE_SCHEMA; None if the client sent none."""
     if not body.HasField("schema"):
         return None
     sent = body.schema
@@ -81,7 +81,7 @@ def wire_schema(body: Any) -> Schema | None:
 
 def _asked_version(data: bytes) -> int:
     if not data:
-        raise IncompatibleSchema("an empty schema version names none")
+        raise IncompatibleSchema("the schema version is empty")
     if len(data) != VERSION_BYTES:
         raise SchemaNotFound(f"a schema version has {VERSION_BYTES} bytes, not {len(data)}")
     return int.from_bytes(data, "big")

@@ -1,4 +1,4 @@
-"""The broker's binary port: accepts connections up to a limit, gives each its command sets, closes them at the end."""
+"""The listener of the binary protocol: accepts connections up to a limit and closes them at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from anabranch.runtime.net import Listener, Network, Stream, StreamHandler
 
 log = logging.getLogger(__name__)
 
-SCRATCH_BYTES = 512 * 1024  # shared by all connections: one loop step reads one socket at a time
+SCRATCH_BYTES = 512 * 1024  # shared by all connections: the event loop reads one socket at a time
 
 
 class BrokerServer:
@@ -34,7 +34,7 @@ class BrokerServer:
         connections_max: int,
         connections_per_address_max: int = 0,
     ) -> None:
-        """`services` is asked per connection, because the advertised address is known only once the port is bound."""
+        """`services` is called per connection, because the advertised address is known only when the port is bound."""
         self._network = network
         self._services = services
         self._connections_max = connections_max
@@ -49,7 +49,7 @@ class BrokerServer:
         return len(self._connections)
 
     async def listen(self, host: str, port: int, network: Network | None = None) -> Listener:
-        """On the server's own network, or on another one beside it (TLS)."""
+        """Listen on the server's network, or on an additional one (TLS)."""
         listener = await (network or self._network).listen(host, port, self._accept)
         self._listeners.append(listener)
         return listener
@@ -90,7 +90,7 @@ class BrokerServer:
                 del self._per_address[host]
 
     async def permissions_changed(self, tenant: str, namespace: str | None = None) -> None:
-        """What was opened by a grant that is gone is closed on every connection when this returns."""
+        """When this returns, what a revoked grant had allowed is closed on every connection."""
         for connection in list(self._connections):
             await connection.permissions_changed(tenant, namespace)
 
@@ -100,7 +100,7 @@ class BrokerServer:
         self._listeners.clear()
 
     async def close_connections(self, clock: Clock, seconds: float) -> None:
-        """What is queued is sent first; a peer that does not read in time is cut off."""
+        """Close after queued frames are sent; a client that does not read in time is disconnected."""
         for connection in list(self._connections):
             connection.close()
         deadline = clock.monotonic() + seconds

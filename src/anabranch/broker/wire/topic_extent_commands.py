@@ -1,6 +1,6 @@
-"""TOPIC_EXTENT: what one topic (or segment) has and where, for readers that plan ranges of their own, such as Spark's.
+"""TOPIC_EXTENT: stored range and sizes of a topic or segment, for readers that plan their own ranges, such as Spark.
 
-Reads the log's sums and its sparse index; changes nothing and needs no subscription.
+Reads the sums of the log and its sparse index; changes nothing and needs no subscription.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ExtentCommands(CommandSet):
         await self._connection.authorize(BaseCommand.TOPIC_EXTENT, Resource.of_topic(name))
         topic = await self._services.topics.get(name, create=False)
         if isinstance(topic, NonPersistentTopic):
-            raise NotAllowed(f"{name} keeps nothing that could be read later")
+            raise NotAllowed(f"{name} is not persistent and stores nothing")
         answer = await extent(topic, body)
         self._connection.send(frame(BaseCommand(type=BaseCommand.TOPIC_EXTENT_RESPONSE, topic_extent_response=answer)))
 
@@ -74,9 +74,9 @@ async def extent(topic: Topic, asked: pb.CommandTopicExtent) -> pb.CommandTopicE
 
 
 async def _upto(log: TopicLog, start: Position, end: Position, messages_max: int) -> Position:
-    """One past the last entry of the longest run from `start` with at most so many messages; `start` if there is none.
+    """End (exclusive) of the longest run from `start` with at most `messages_max` messages; `start` if there is none.
 
-    Whole ledgers by their sums, then a binary search of entries in the sparse index: a few lookups however long it is.
+    Uses the sums of whole ledgers, then a binary search in the sparse index: a few lookups for any length.
     """
     base = await log.messages_upto(_before(start))
     found = start
@@ -102,7 +102,7 @@ async def _upto(log: TopicLog, start: Position, end: Position, messages_max: int
 
 
 def _bytes_from(log: TopicLog, start: Position) -> int:
-    """About: in the ledger of `start` all entries count alike."""
+    """Approximate: in the ledger of `start` all entries have the average size."""
     total = 0
     for info in log.chain:
         if info.id > start.ledger:
