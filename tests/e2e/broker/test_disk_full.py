@@ -1,4 +1,4 @@
-"""A full device, for real: a small tmpfs. Producers are told, readers go on, service comes back, nothing is lost."""
+"""A full device (a small tmpfs): producers get errors, readers continue, service recovers, nothing is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def publish_until_refused(producer: pulsar.Producer) -> list[bytes]:
     return sent
 
 
-def test_full_disk_is_told_survived_and_left_behind(small_disk: Path) -> None:
+def test_full_disk_is_reported_and_service_recovers(small_disk: Path) -> None:
     with BrokerProcess(small_disk / "data", arguments=["--set", "storage.log_bytes_max=16MiB"]) as broker:
         broker.log_path.touch()
         client = new_client(broker.service_url)

@@ -23,7 +23,7 @@ NEIGHBOUR = "persistent://public/default/neighbour"
 
 
 class RawPeer:
-    """A connection that says CONNECT and then only what it is told to say. It reads only when asked."""
+    """A connection that sends CONNECT and then only what the test sends. It reads only on request."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection((HOST, port), timeout=10)
@@ -65,7 +65,7 @@ def good(private_broker: BrokerProcess) -> Iterator[pulsar.Client]:
 
 
 def assert_neighbour_is_served(client: pulsar.Client) -> None:
-    """A round trip of a hundred messages on another topic; to wait for whoever misbehaves would be to wait for ever."""
+    """A round trip of 100 messages on another topic; must not wait for the misbehaving client."""
     consumer = client.subscribe(NEIGHBOUR, "n")
     producer = client.create_producer(NEIGHBOUR)
     for n in range(100):
@@ -111,7 +111,9 @@ def test_consumers_that_stop_reading_cost_little_memory(private_broker: BrokerPr
         peer.close()
 
 
-def test_a_producer_that_never_reads_receipts_harms_nobody(private_broker: BrokerProcess, good: pulsar.Client) -> None:
+def test_producer_that_never_reads_receipts_affects_no_other(
+    private_broker: BrokerProcess, good: pulsar.Client
+) -> None:
     peer = RawPeer(private_broker.port)
     peer.open_producer(TOPIC)
     before = private_broker.rss_bytes()
@@ -126,7 +128,7 @@ def test_a_producer_that_never_reads_receipts_harms_nobody(private_broker: Broke
     peer.socket.settimeout(1.0)
     sent = 0
     try:
-        for _ in range(100):  # 100,000 receipts that nobody collects; the broker may stop reading, and that is fine
+        for _ in range(100):  # 100,000 receipts that are never read; the broker may stop reading
             peer.socket.sendall(send)
             sent += 1_000
     except TimeoutError:
@@ -136,7 +138,7 @@ def test_a_producer_that_never_reads_receipts_harms_nobody(private_broker: Broke
     peer.close()
 
 
-def test_half_sent_frames_hold_no_memory_and_disturb_nobody(private_broker: BrokerProcess, good: pulsar.Client) -> None:
+def test_incomplete_frames_use_little_memory(private_broker: BrokerProcess, good: pulsar.Client) -> None:
     before = private_broker.rss_bytes()
     peers = [RawPeer(private_broker.port) for _ in range(100)]
     for peer in peers:  # five megabytes announced, a few bytes sent, then silence

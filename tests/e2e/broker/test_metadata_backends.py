@@ -103,7 +103,7 @@ def test_stock_client_and_a_restart(kind: str, tmp_path: Path) -> None:
 
 
 def forgets_all(broker: BrokerProcess, rest: Rest) -> None:
-    """Nothing is known any more; and files that nobody knows of are neither read nor written over."""
+    """No topic is known any more; unknown files are neither read nor overwritten."""
     assert rest.expect("GET", "/admin/v2/namespaces/public") == ["public/default"]
     rest.create_namespace("public/sensors")
     with connected(broker) as client:

@@ -136,7 +136,7 @@ class Chaos:
 
 
 async def administrator(node: Node, dice: random.Random) -> None:
-    """Now and then somebody deletes, unloads or terminates a topic under everybody's feet."""
+    """From time to time a topic is deleted, unloaded or terminated while clients use it."""
     services = node.services
     topic = dice.choice(list(services.topics) or [None])
     if topic is None:

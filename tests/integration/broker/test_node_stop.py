@@ -28,7 +28,7 @@ def settings(directory: Path) -> NodeSettings:
     )
 
 
-class Told:
+class Sink:
     def __init__(self) -> None:
         self.persisted_entries = asyncio.Event()
 
@@ -42,12 +42,12 @@ class Told:
 async def test_a_topic_that_cannot_close_is_recovered_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    entry, told = build_entry(b"kept"), Told()
+    entry, sink = build_entry(b"kept"), Sink()
     async with Node(settings(tmp_path), stop_seconds=0.2) as node:
         topic = await node.services.topics.get(NAME, create=True)
-        topic.log.append(entry, 1, told, None)  # type: ignore[union-attr]  # persistent
+        topic.log.append(entry, 1, sink, None)  # type: ignore[union-attr]  # persistent
         async with asyncio.timeout(10):
-            await told.persisted_entries.wait()
+            await sink.persisted_entries.wait()
 
         async def never(self: TopicLog) -> None:
             await asyncio.Event().wait()

@@ -77,7 +77,7 @@ async def expect_refused(client: RawClient) -> str:
         connect("basic", b"root:root"),
         connect("tls"),
         connect("athenz", b"x"),
-        connect("token", token_of("root").encode(), original_principal="somebody"),
+        connect("token", token_of("root").encode(), original_principal="other"),
     ],
     ids=["none", "empty", "no token", "rubbish", "forged", "expired", "basic", "tls", "athenz", "proxied"],
 )
@@ -124,7 +124,7 @@ async def test_strangers_may_not_send_much(tmp_path: Path) -> None:
             await client.receipt()
 
 
-async def test_an_answer_nobody_asked_for_is_a_violation(tmp_path: Path) -> None:
+async def test_unrequested_auth_response_is_a_protocol_error(tmp_path: Path) -> None:
     async with guarded(tmp_path) as node, RawClient(node.service_url) as client:
         client.write(hello("root"))
         await client.expect(BaseCommand.CONNECTED)
@@ -133,7 +133,7 @@ async def test_an_answer_nobody_asked_for_is_a_violation(tmp_path: Path) -> None
         await client.wait_closed()
 
 
-async def test_the_anonymous_role_has_what_it_is_granted(tmp_path: Path) -> None:
+async def test_anonymous_role_has_its_grants(tmp_path: Path) -> None:
     async with guarded(tmp_path, anonymous_role="guest") as node:
         grant = b'["consume"]'
         path = "/admin/v2/namespaces/public/default/permissions/guest"
@@ -152,7 +152,7 @@ async def test_the_anonymous_role_has_what_it_is_granted(tmp_path: Path) -> None
 # -- expiry
 
 
-async def test_a_client_that_cannot_refresh_is_closed_when_its_token_expires(tmp_path: Path) -> None:
+async def test_client_without_refresh_is_closed_at_token_expiry(tmp_path: Path) -> None:
     async with guarded(tmp_path) as node, RawClient(node.service_url) as client:
         client.write(connect("token", token_of("root", seconds=0.3).encode()))
         await client.expect(BaseCommand.CONNECTED)
@@ -186,7 +186,7 @@ async def test_a_client_that_refreshes_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [None, fresh("somebody"), fresh("root", -1), {}], ids=["silent", "other", "old", "empty"]
+    "answer", [None, fresh("other-role"), fresh("root", -1), {}], ids=["silent", "other", "old", "empty"]
 )
 async def test_a_bad_refresh_closes(tmp_path: Path, answer: dict[str, Any] | None) -> None:
     async with guarded(tmp_path, refresh_seconds=0.2) as node, RawClient(node.service_url) as client:
@@ -205,7 +205,7 @@ async def test_a_bad_refresh_closes(tmp_path: Path, answer: dict[str, Any] | Non
 NAMESPACE = "/admin/v2/namespaces/public/default"
 
 
-async def test_a_grant_that_is_taken_away_closes_what_it_opened(tmp_path: Path) -> None:
+async def test_revoked_grant_closes_producers_and_consumers(tmp_path: Path) -> None:
     async with guarded(tmp_path) as node, RawClient(node.service_url) as client, RawClient(node.service_url) as root:
         admin = token_of("root")
         for role, actions in (("app", b'["produce","consume"]'), ("other", b'["produce"]')):
@@ -224,7 +224,7 @@ async def test_a_grant_that_is_taken_away_closes_what_it_opened(tmp_path: Path) 
         assert (await client.expect(BaseCommand.CLOSE_CONSUMER)).body.consumer_id == 2
         assert (await client.subscribe(TOPIC, "s", 2)).body.error == ServerError.AuthorizationError
         root.send(1)
-        await root.receipt()  # nobody else is disturbed
+        await root.receipt()  # other clients are not affected
         (topic,) = node.services.topics
         assert len(topic.producers) == 1 and not list(topic.subscriptions["s"].consumers)
 
@@ -454,13 +454,13 @@ async def test_certificates_are_roles(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with with_tls(tmp_path, authority) as node:
         binary, web = node.tls_urls
-        superuser, nobody = client_context(authority, "node-1"), client_context(authority, "node-2")
+        superuser, other = client_context(authority, "node-1"), client_context(authority, "node-2")
         bare, double = client_context(authority), client_context(authority, "node-1", "node-2")
         async with TlsRawClient(binary, superuser) as client:
             client.write(connect("tls"))
             await client.expect(BaseCommand.CONNECTED)
             assert (await client.producer(TOPIC)).kind == BaseCommand.PRODUCER_SUCCESS
-        async with TlsRawClient(binary, nobody) as client:
+        async with TlsRawClient(binary, other) as client:
             client.write(connect("tls"))
             await client.expect(BaseCommand.CONNECTED)
             assert (await client.producer(TOPIC)).body.error == ServerError.AuthorizationError
@@ -471,11 +471,11 @@ async def test_certificates_are_roles(tmp_path: Path) -> None:
         async with TlsRawClient(binary, bare) as client:  # another method on a TLS connection
             client.write(hello("node-1"))
             await client.expect(BaseCommand.CONNECTED)
-        found = [await https(web, one, "/admin/v2/tenants") for one in (superuser, nobody, bare, double)]
+        found = [await https(web, one, "/admin/v2/tenants") for one in (superuser, other, bare, double)]
         assert found == [200, 403, 401, 401]
 
 
-async def test_a_certificate_of_somebody_else_is_no_certificate(tmp_path: Path) -> None:
+async def test_certificate_of_an_unknown_authority_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     authority, other = Authority(tmp_path), Authority(tmp_path / "other", "other-ca")
     stranger = client_context(authority)
@@ -509,7 +509,7 @@ async def test_a_certificate_on_the_plain_port_means_nothing(tmp_path: Path) -> 
         await expect_refused(client)
 
 
-async def test_rubbish_and_silence_on_the_tls_ports_harm_nobody(tmp_path: Path) -> None:
+async def test_garbage_and_silence_on_tls_ports_affect_no_client(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with with_tls(tmp_path, authority) as node:
         for url in node.tls_urls:

@@ -1,4 +1,4 @@
-"""Nothing is served without a decision: every command and every route is asked for by somebody who may do nothing."""
+"""Every command and every route is refused for a role without permissions."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ ASKED = [
 @pytest.mark.parametrize("kind", ASKED, ids=BaseCommand.Type.Name)
 async def test_a_role_without_rights_gets_nothing(tmp_path: Path, kind: int) -> None:
     async with guarded(tmp_path) as node, RawClient(node.service_url) as client:
-        client.write(hello("nobody"))
+        client.write(hello("guest"))
         await client.expect(BaseCommand.CONNECTED)
         body = getattr(BaseCommand(), BaseCommand.Type.Name(kind).lower())
         if "request_id" in body.DESCRIPTOR.fields_by_name:
@@ -126,7 +126,7 @@ async def test_covered_commands_do_nothing_without_their_producer_or_consumer(tm
         await owner.expect(BaseCommand.CONNECTED)
         await owner.producer(TOPIC, 1)
         await owner.subscribe(TOPIC, "s", 1)
-        thief.write(hello("nobody"))
+        thief.write(hello("guest"))
         await thief.expect(BaseCommand.CONNECTED)
         for kind, need in COMMAND_NEEDS.items():
             if isinstance(need, Covered) and kind != BaseCommand.SEND:
@@ -203,7 +203,7 @@ async def http(
 
 async def test_every_route_is_behind_the_door(tmp_path: Path) -> None:
     async with guarded(tmp_path) as node:
-        nobody, forged = token_of("nobody"), token_of("root", secret=b"another secret of enough bytes!!")
+        guest, forged = token_of("guest"), token_of("root", secret=b"another secret of enough bytes!!")
         for route in routes():
             assert route.need is not None
             path = path_of(route)
@@ -216,17 +216,17 @@ async def test_every_route_is_behind_the_door(tmp_path: Path) -> None:
             assert await status(node, route.method, path, body) == 401, case
             assert await status(node, route.method, path, body, forged) == 401, case
             if route.need.action is not Action.SIGNED_IN:
-                assert await status(node, route.method, path, body, nobody) == 403, case
+                assert await status(node, route.method, path, body, guest) == 403, case
         assert await status(node, "GET", "/nothing/here") == 401
         assert await status(node, "OPTIONS", "/admin/v2/tenants") == 401
-        assert await status(node, "GET", "/nothing/here", b"", nobody) == 404
+        assert await status(node, "GET", "/nothing/here", b"", guest) == 404
         assert await node.services.catalog.topics("public/default") == []
 
 
 async def test_metrics_count_refusals_and_can_be_closed(tmp_path: Path) -> None:
     async with guarded(tmp_path, open_metrics=False) as node:
         assert await status(node, "GET", "/metrics") == 401
-        assert await status(node, "GET", "/admin/v2/tenants", b"", token_of("nobody")) == 403
+        assert await status(node, "GET", "/admin/v2/tenants", b"", token_of("guest")) == 403
         code, text = await http(node, "GET", "/metrics", b"", f"Bearer {token_of('anybody')}")
         assert code == 200
         for line in (b"anabranch_sign_ins_total 2", b"sign_ins_refused_total 1", b"permissions_refused_total 1"):
@@ -244,13 +244,13 @@ async def test_a_route_without_a_need_is_for_superusers(tmp_path: Path) -> None:
 
     async with guarded(tmp_path) as node:
         router = Router([Route("GET", "/forgotten", handler, "")])
-        door = AccessFilter(node.services.guard, node.services.clock)
-        for role, expected in (("root", 200), ("nobody", 403)):
+        access_filter = AccessFilter(node.services.guard, node.services.clock)
+        for role, expected in (("root", 200), ("guest", 403)):
             request = Request("GET", "/forgotten", headers={"authorization": f"Bearer {token_of(role)}"})
-            assert (await answer(router, request, 5, door)).status == expected
+            assert (await answer(router, request, 5, access_filter)).status == expected
 
 
-async def test_a_command_without_a_need_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_without_permission_rule_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(COMMAND_NEEDS, int(BaseCommand.LOOKUP))
     async with guarded(tmp_path) as node, RawClient(node.service_url) as client:
         client.write(hello("root"))

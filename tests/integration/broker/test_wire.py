@@ -132,7 +132,7 @@ async def test_producers_and_consumers_per_connection_are_counted(tmp_path: Path
 # -- producing
 
 
-async def test_credits_only_for_those_who_read_them(tmp_path: Path) -> None:
+async def test_credits_are_sent_only_to_clients_with_the_extension(tmp_path: Path) -> None:
     window: dict[str, Any] = {"producer_bytes_max": 1 << 20, "producer_messages_max": 77}
     async with serving(tmp_path, **window) as node, client_of(node, extensions=True) as ours, client_of(node) as stock:
         granted = (await ours.producer(TOPIC)).body
@@ -167,7 +167,7 @@ async def test_receipts_are_in_order_past_the_hard_cap(tmp_path: Path) -> None:
         assert [(await client.receipt()).sequence_id for _ in range(200)] == list(range(200))
 
 
-async def test_send_for_a_producer_the_broker_closed_is_ignored_unknown_ones_are_not(tmp_path: Path) -> None:
+async def test_send_of_a_closed_producer_is_ignored(tmp_path: Path) -> None:
     async with serving(tmp_path) as node, client_of(node) as client:
         await client.producer(TOPIC)
         await loaded(node).terminate()
@@ -283,7 +283,7 @@ async def test_many_ack_receipts_do_not_use_up_the_requests(tmp_path: Path) -> N
         assert confirmed == list(range(1_000, 1_100))
 
 
-async def test_failover_tells_who_is_active(tmp_path: Path) -> None:
+async def test_failover_notifies_the_active_consumer(tmp_path: Path) -> None:
     async with serving(tmp_path) as node, client_of(node) as one, client_of(node) as two:
         await one.subscribe(TOPIC, subType=FAILOVER)
         assert (await one.expect(BaseCommand.ACTIVE_CONSUMER_CHANGE)).body.is_active
@@ -323,7 +323,7 @@ async def test_seek_closes_the_consumers_and_moves(tmp_path: Path) -> None:
         assert await client.messages(2) == at[3:]
 
 
-async def test_closed_connection_gives_back_what_it_held(tmp_path: Path) -> None:
+async def test_closed_connection_returns_its_pending_entries(tmp_path: Path) -> None:
     async with serving(tmp_path) as node, client_of(node) as stays:
         async with client_of(node) as goes:
             at = await fill(goes, 3)
@@ -363,7 +363,7 @@ async def test_a_consumer_that_does_not_read_costs_little_memory(tmp_path: Path)
         assert len(await stuck.messages(300)) == 300
 
 
-async def test_a_deaf_connection_harms_nobody(tmp_path: Path) -> None:
+async def test_connection_that_never_reads_affects_no_other(tmp_path: Path) -> None:
     """It asks without ever reading the answers; the others do not notice."""
     async with serving(tmp_path, requests_in_flight_max=100_000) as node, client_of(node) as good:
         async with client_of(node) as deaf:
@@ -412,7 +412,7 @@ async def test_permits_add_up_without_end(tmp_path: Path) -> None:
         assert 0 < stats.availablePermits <= 1 << 31
 
 
-async def test_answers_nobody_reads_cost_little_memory(tmp_path: Path) -> None:
+async def test_unread_answers_use_little_memory(tmp_path: Path) -> None:
     caps: dict[str, Any] = {"producer_bytes_max": 64 << 10, "connection_bytes_max": 1 << 20}
     async with serving(tmp_path, requests_in_flight_max=1_000_000, **caps) as node, client_of(node) as good:
         name = "n" * 200
@@ -423,9 +423,7 @@ async def test_answers_nobody_reads_cost_little_memory(tmp_path: Path) -> None:
             before = resident_bytes()
             for number in range(10_000):  # 50 MB of answers
                 deaf.tell(BaseCommand.GET_TOPICS_OF_NAMESPACE, request_id=number, namespace="public/default")
-                if (
-                    number % 100 == 0
-                ):  # until those before are answered: what waits to be answered has a limit of its own
+                if number % 100 == 0:  # until those before are answered: pending answers are limited
                     await good.ask(BaseCommand.GET_TOPICS_OF_NAMESPACE, namespace="public/default")
             for _ in range(100):
                 await good.barrier()

@@ -1,4 +1,4 @@
-"""Compaction against its naive twin: any history of keys, tombstones and batches, any bound on memory, any stops."""
+"""Compaction against a naive model: any history of keys, tombstones and batches, any memory bound, any interruption."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def payload_of(messages: list[Message]) -> bytes:
     return build_batch([data for _, data in messages], keys=[key for key, _ in messages])
 
 
-def twin(history: list[Message]) -> list[Message]:
+def expected(history: list[Message]) -> list[Message]:
     """The last message of each key in its place, unless it is empty; all without a key."""
     last = {key: place for place, (key, _) in enumerate(history)}
     return [(key, data) for place, (key, data) in enumerate(history) if key is None or (last[key] == place and data)]
@@ -87,7 +87,7 @@ def test_compaction_equals_its_twin(history: list[tuple[list[Message], bool]], k
                 if trims:
                     await topic.log.roll()
                     await topic.log.trim()
-        assert await viewed(topic) == twin(written[:compacted]) + written[compacted:]
+        assert await viewed(topic) == expected(written[:compacted]) + written[compacted:]
         await world.topics.stop()
 
     asyncio.run(run())

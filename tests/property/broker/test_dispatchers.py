@@ -198,7 +198,7 @@ class KeyedScene(Scene):
     STEPS, st.integers(0, 15), st.sampled_from([0, 3]), st.sampled_from([0, 1, 5]), st.integers(1, 4),
     st.sampled_from([3, 1_000]), st.booleans(),
 )  # fmt: skip
-def test_key_shared_keeps_the_order_of_each_slot_and_leaves_nothing_behind(
+def test_key_shared_delivers_each_slot_completely_in_order(
     steps: list[tuple[str, int, int]],
     count: int,
     consumer_max: int,
@@ -262,7 +262,7 @@ def test_failover_delivers_in_order_to_the_active_consumer_only(
 
 
 class NarrowPeer(RecordingPeer):
-    """Has room for so many bytes."""
+    """Accepts `room` bytes."""
 
     def __init__(self, room: int) -> None:
         super().__init__()
@@ -286,8 +286,8 @@ class NarrowPeer(RecordingPeer):
 def test_a_run_is_delivered_as_one_by_one(
     sizes: list[tuple[int, int, bool]], kind: SubscriptionType, permits: int, unacked_max: int, tracked_max: int
 ) -> None:
-    """Twins: one consumer takes the run, the other single entries while it is ready. Room is not the limit here: a run
-    looks at it less often."""
+    """One consumer receives the run, the other single entries while it is ready. The socket queue is not the limit
+    here, because a run checks it less often."""
     entries = []
     ledger, number = 7, 0
     for messages, size, is_next_ledger in sizes:

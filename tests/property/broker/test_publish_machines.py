@@ -66,7 +66,7 @@ def test_access_table(steps: list[tuple[AccessMode, int | None] | int]) -> None:
         assert list(table.waiting) == waiting
         if table.exclusive is not None:
             assert inside == {table.exclusive}
-        assert not waiting or inside, "nobody waits for an empty topic"
+        assert not waiting or inside, "no producer waits for an empty topic"
 
 
 @QUICK
@@ -111,24 +111,24 @@ def test_dedup_equals_a_naive_twin(steps: list[tuple[str, str, int]]) -> None:
 )
 def test_delayed_equals_a_sorted_list(steps: list[tuple[int, int] | int]) -> None:
     delayed = DelayedEntries(1_000)
-    twin: dict[Position, int] = {}
+    model: dict[Position, int] = {}
     for step in steps:
         if isinstance(step, tuple):
             due_ms, entry = step
             delayed.add(due_ms, Position(1, entry))
-            twin.setdefault(Position(1, entry), due_ms)
+            model.setdefault(Position(1, entry), due_ms)
         else:
-            due = sorted(position for position, due_ms in twin.items() if due_ms <= step)
+            due = sorted(position for position, due_ms in model.items() if due_ms <= step)
             assert delayed.due(step) == due
             for position in due:
-                del twin[position]
-        assert len(delayed) == len(twin)
-        assert delayed.next_ms == min(twin.values(), default=None)
+                del model[position]
+        assert len(delayed) == len(model)
+        assert delayed.next_ms == min(model.values(), default=None)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.sets(st.text(max_size=5), max_size=8), st.text(max_size=5))
-def test_ring_moves_only_what_it_must(labels: set[str], newcomer: str) -> None:
+def test_hash_ring_moves_only_necessary_slots(labels: set[str], newcomer: str) -> None:
     before: HashRing[str] = HashRing()
     after: HashRing[str] = HashRing()
     labels.discard(newcomer)

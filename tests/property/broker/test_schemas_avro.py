@@ -107,7 +107,7 @@ def test_what_is_let_in_can_be_read(old: Any, new: Any) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(DEFINITIONS)
-def test_a_schema_is_compatible_with_itself_however_it_is_written(definition: Any) -> None:
+def test_schema_is_compatible_with_itself_in_any_spelling(definition: Any) -> None:
     plain, spaced = schema(definition), schema(definition, indent=3, sort_keys=True)
     assert plain.digest == spaced.digest
     for strategy in set(Strategy) - {Strategy.UNDEFINED, Strategy.ALWAYS_INCOMPATIBLE}:

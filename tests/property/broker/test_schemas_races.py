@@ -93,6 +93,6 @@ async def run(steps: list[int | str], turns: list[int]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(STEPS, st.lists(st.integers(0, 4), min_size=1, max_size=24))
-@example([0, 1, "delete", "force", 0, "force"], [0, 3])  # absent, there, absent again, while somebody expects absence
+@example([0, 1, "delete", "force", 0, "force"], [0, 3])  # absent, present, absent again, while a writer expects absence
 def test_any_interleaving(steps: list[int | str], turns: list[int]) -> None:
     asyncio.run(run(steps, turns))

@@ -33,7 +33,7 @@ class Audit:
         self.kind = kind
         self.world = BrokerWorld(unacked_per_subscription_max=6, key_shared_lookahead_max=4)
         self.written: dict[Position, int] = {}  # position -> full mask
-        self.left: dict[Position, int] = {}  # what nobody acknowledged yet
+        self.left: dict[Position, int] = {}  # unacknowledged messages
         self.unconfirmed: dict[Position, int] = {}  # acknowledged since the last flush
         self.forgotten: dict[Position, int] = {}  # acknowledged without a flush before a crash: may come again
         self.consumers: list[tuple[Subscription, Consumer]] = []
@@ -66,7 +66,7 @@ class Audit:
             for body in peer_of(consumer).bodies(BaseCommand.MESSAGE):
                 at = position_of(body.message_id)
                 mask = body.ack_set[0] if body.ack_set else self.written[at]
-                assert self.left[at] & ~mask == 0, "a message nobody acknowledged is hidden"
+                assert self.left[at] & ~mask == 0, "an unacknowledged message is hidden"
                 allowed = self.left[at] | self.unconfirmed.get(at, 0) | self.forgotten.get(at, 0)
                 assert mask & ~allowed == 0, "a message comes again after its acknowledgement was confirmed"
                 if self.kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):

@@ -1,4 +1,4 @@
-"""Topics, catalog and subscriptions of a broker on memory: no sockets, no files, a clock that moves when told."""
+"""Topics, catalog and subscriptions of a broker in memory: no sockets, no files, a manual clock."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class Shell:
         consumer.permits += permits
 
     def ack(self, consumer: Consumer, position: Position) -> None:
-        """Through any consumer, whoever was given the entry."""
+        """Through any consumer, not only the one that received the entry."""
         ack_entry(self.log.cursor, self.dispatcher, consumer, position, (), 1)
 
     def join(self, consumer: Consumer) -> Consumer:

@@ -40,7 +40,7 @@ class PublishWorld(TopicWorld):
     """A publisher on a real topic log whose durability is an event of the test."""
 
     async def start(self, sequences: Sequences | None = None) -> Publisher:
-        self.log = await self.open(TopicLogSettings(retention_ms=-1, retention_bytes=-1))  # nobody reads; keep it
+        self.log = await self.open(TopicLogSettings(retention_ms=-1, retention_bytes=-1))
         self.persisted = 0
         self.failures: list[str] = []
         self.on_failed: Callable[[], None] = lambda: None

@@ -40,8 +40,8 @@ class AuditedTopic:
 
     def go_on(self, cluster: ClusterProcesses, count: int = 300) -> None:
         """Until so many more are confirmed."""
-        floor = len(self.sender.acknowledged) + count
-        cluster.until(lambda: len(self.sender.acknowledged) >= floor, "no receipts")
+        wanted = len(self.sender.acknowledged) + count
+        cluster.until(lambda: len(self.sender.acknowledged) >= wanted, "no receipts")
 
     def is_at_rest(self) -> bool:
         """Has nothing been confirmed since the last look, for a second?"""

@@ -68,4 +68,4 @@ async def _owner(service_url: str, name: str) -> str:
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 return str(answer.brokerServiceUrl or service_url)
             service_url = str(answer.brokerServiceUrl)
-    raise AssertionError(f"nobody serves {name}")
+    raise AssertionError(f"no broker serves {name}")

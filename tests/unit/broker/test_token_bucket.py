@@ -118,7 +118,7 @@ def test_producers_wait_in_line_and_in_order() -> None:
         line.clock.advance(0.1)
     assert [one.sequence for one in line.gone if one.producer is first] == [0, 1, 2, 3]
     assert [one.sequence for one in line.gone if one.producer is second] == [0, 1, 2]
-    assert line.names()[2:4] == ["first", "second"]  # in turn, nobody starves
+    assert line.names()[2:4] == ["first", "second"]  # in turn, no producer starves
 
 
 def test_without_its_gate_everybody_goes_on() -> None:
@@ -134,7 +134,7 @@ def test_without_its_gate_everybody_goes_on() -> None:
     assert line.names() == ["one"] * 3
 
 
-def test_a_stopped_gate_lets_nobody_through() -> None:
+def test_stopped_limiter_releases_no_producer() -> None:
     line = Line(Rate(1, 0))
     one = make_producer(name="one")
     for sequence in range(3):

@@ -60,7 +60,7 @@ def test_waiting_behind_shared_ones_ends_when_the_last_is_gone() -> None:
     assert table.leave("b") == "w"
 
 
-def test_who_waits_may_leave() -> None:
+def test_waiting_producer_may_leave() -> None:
     table = Table()
     table.admit("a", EXCLUSIVE, None)
     table.admit("b", WAIT, None)
@@ -73,7 +73,7 @@ def test_wait_on_an_empty_topic_is_exclusive_at_once() -> None:
     assert Table().admit("a", WAIT, None) == Admission(True, 1)
 
 
-def test_fencing_takes_over_from_all_including_who_waits() -> None:
+def test_fencing_closes_holders_and_waiting_producers() -> None:
     table = Table()
     table.admit("a", EXCLUSIVE, None)
     table.admit("w", WAIT, None)
@@ -94,5 +94,5 @@ def test_a_returning_holder_keeps_its_epoch() -> None:
     assert table.admit("a", EXCLUSIVE, 3) == Admission(True, 3)
 
 
-def test_unknown_producer_may_say_goodbye() -> None:
-    assert Table().leave("nobody") is None
+def test_leave_of_unknown_producer_is_ignored() -> None:
+    assert Table().leave("unknown") is None

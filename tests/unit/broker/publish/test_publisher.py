@@ -215,7 +215,7 @@ async def test_snapshot_of_sequences_survives() -> None:
     assert upto == world.log.last_position
 
 
-async def test_echo_is_answered_when_deduplication_is_switched_off_meanwhile() -> None:
+async def test_in_flight_duplicate_is_answered_after_deduplication_is_off() -> None:
     world = PublishWorld(auto=False)
     publisher, producer = await world.start(Sequences()), make_producer()
     publisher.publish(send(producer, 0))

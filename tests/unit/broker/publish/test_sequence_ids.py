@@ -30,7 +30,7 @@ def test_marks_never_go_back() -> None:
     assert sequences.judge("p", 9) is Verdict.DUPLICATE
 
 
-def test_after_a_failed_append_it_may_come_again() -> None:
+def test_after_a_failed_append_the_sequence_id_is_new_again() -> None:
     sequences = Sequences()
     sequences.persist("p", 3)
     sequences.push("p", 5)

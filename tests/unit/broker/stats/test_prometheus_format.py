@@ -12,7 +12,7 @@ from anabranch.broker.stats.prometheus_format import Family, escaped, gauge, lab
 from anabranch.broker.topic_registry.rate_meter import WINDOW_SECONDS, Meter
 
 
-def test_the_first_look_says_nothing() -> None:
+def test_first_reading_has_rate_zero() -> None:
     assert Meter().rates(10.0, (5, 7)) == (0.0, 0.0)
 
 
@@ -38,7 +38,7 @@ def test_a_counter_that_begins_again_gives_no_negative_rate() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 40.0), st.integers(0, 1000)), min_size=1, max_size=300))
-def test_rates_lie_between_the_slowest_and_the_fastest_and_memory_is_bounded(steps: list[tuple[float, int]]) -> None:
+def test_rates_are_within_bounds_and_memory_is_bounded(steps: list[tuple[float, int]]) -> None:
     meter, now, value = Meter(), 0.0, 0
     speeds: list[float] = []
     meter.rates(now, (value,))

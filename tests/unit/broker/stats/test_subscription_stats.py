@@ -1,4 +1,4 @@
-"""Stats of one subscription: every kind shows the same keys, and the figures of its own consumers."""
+"""Stats of one subscription: every kind has the same keys, and the counters of its consumers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_one_that_keeps_nothing_shows_the_keys_of_one_that_does() -> None:
     assert stored["subscriptionProperties"] is not shown["subscriptionProperties"]
 
 
-async def test_options_say_what_is_left_out_and_what_is_read() -> None:
+async def test_options_select_the_fields_of_stats() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     subscription, _ = await world.subscribe(topic, "s", SubscriptionType.KEY_SHARED)
@@ -47,7 +47,7 @@ async def test_options_say_what_is_left_out_and_what_is_read() -> None:
     assert full["keySharedMode"] == "AUTO_SPLIT" and "activeConsumerName" not in full
 
 
-def test_rates_of_a_consumer_count_from_when_it_came() -> None:
+def test_rates_of_a_consumer_count_from_its_connection() -> None:
     consumer = make_consumer(SubscriptionType.SHARED)
     consumer.messages_out, consumer.connected_ms = 30, 1_000
     assert consumer_stats(consumer, 11_000)["msgRateOut"] == 3.0

@@ -15,7 +15,7 @@ from tests.support.in_memory.topic_log import ManualClock
 SHARED, KEY_SHARED, EXCLUSIVE = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED, SubscriptionType.EXCLUSIVE
 
 
-def test_an_ack_through_another_consumer_settles_with_the_one_that_holds_it() -> None:
+def test_ack_through_another_consumer_reaches_the_holder() -> None:
     log = ListLog(2)
     shell = Shell(shared(log), log)
     holder = shell.join(make_consumer(SHARED, 1, permits=2))
@@ -39,7 +39,7 @@ def test_part_of_a_batch_stays_held_until_the_rest_is_acked() -> None:
     assert log.cursor.is_acked(Position(7, 0)) and not consumer.pending
 
 
-def test_an_entry_that_nobody_holds_moves_the_cursor_alone() -> None:
+def test_ack_of_an_undelivered_entry_moves_only_the_cursor() -> None:
     log = ListLog(1)
     consumer = make_consumer(SHARED, 1)
     ack_entry(log.cursor, None, consumer, Position(7, 0), (), 0)
@@ -65,10 +65,10 @@ def test_passing_over_settles_what_consumers_hold_up_to_there() -> None:
     skip_to(log.cursor, shell.dispatcher, Position(7, 2))
     assert sorted([*one.pending, *two.pending]) == positions([3])
     assert log.cursor.mark_delete == Position(7, 2)
-    assert one.messages_acked == two.messages_acked == 0  # nobody acknowledged them
+    assert one.messages_acked == two.messages_acked == 0  # no consumer acknowledged them
 
 
-def test_what_compaction_removed_is_passed_up_to_the_first_that_is_held() -> None:
+def test_removed_entries_are_skipped_up_to_the_first_pending() -> None:
     log = ListLog(6)
     dispatcher = SingleDispatcher(log.cursor, EXCLUSIVE, -1)
     shell = Shell(dispatcher, log)

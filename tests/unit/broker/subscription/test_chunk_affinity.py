@@ -1,4 +1,4 @@
-"""Chunks on Shared subscriptions: one consumer collects a message, whoever comes and goes."""
+"""Chunks on Shared subscriptions: one consumer receives all chunks of a message, also when consumers join and leave."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mail(consumer: Consumer) -> list[int]:
     return numbers(peer_of(consumer).messages())
 
 
-def test_every_message_goes_whole_to_one_consumer_and_all_have_their_share() -> None:
+def test_all_chunks_of_a_message_go_to_one_consumer() -> None:
     log = ListLog(6 * 3)
     shell = Shell(shared(log, chunk_of=in_threes), log)
     consumers = joined(shell, 3)
@@ -53,7 +53,7 @@ def test_a_chunk_waits_for_its_collector() -> None:
     assert (mail(first), mail(second)) == ([1, 2], [])
 
 
-def test_when_the_collector_leaves_another_one_gets_everything_in_order() -> None:
+def test_chunks_are_redelivered_in_order_when_their_consumer_leaves() -> None:
     log = ListLog(3)
     shell = Shell(shared(log, chunk_of=in_threes), log)
     first = shell.join(make_consumer(SHARED, 1, permits=2))
@@ -79,7 +79,7 @@ def test_a_nacked_message_comes_again_whole() -> None:
 
 
 def test_a_rest_without_its_beginning_goes_to_anybody() -> None:
-    """The first chunks were acknowledged elsewhere: nobody waits for them for ever."""
+    """The first chunks were acknowledged before: the others do not wait for them."""
     log = ListLog(3)
     log.cursor.ack(Position(7, 0), 1)
     shell = Shell(shared(log, chunk_of=in_threes), log)
@@ -88,7 +88,7 @@ def test_a_rest_without_its_beginning_goes_to_anybody() -> None:
     assert sorted(n for one in consumers for n in mail(one)) == [1, 2]
 
 
-def test_owners_are_forgotten_when_all_is_delivered_or_there_are_too_many() -> None:
+def test_affinity_ends_with_the_last_chunk_and_is_bounded() -> None:
     owners: ChunkAffinity[str] = ChunkAffinity()
     owners.delivered(Chunk("a", 0, 2), "x")
     assert owners.owner(Chunk("a", 1, 2)) == "x"

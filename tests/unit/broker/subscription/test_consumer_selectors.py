@@ -29,7 +29,7 @@ def test_everybody_in_turn() -> None:
     assert [member[0] for member in picked if member] == list("abcabc")
 
 
-def test_who_is_not_ready_is_passed_over() -> None:
+def test_consumer_that_is_not_ready_is_skipped() -> None:
     robin = turns(("a", 0), ("b", 0), ("c", 0))
     picked = [robin.pick(lambda member: member[0] != "b") for _ in range(4)]
     assert [member[0] for member in picked if member] == list("acac")
@@ -53,7 +53,7 @@ def test_ring_does_not_depend_on_the_order_of_joining() -> None:
     assert [one.owner(slot) for slot in range(RING_SIZE)] == [two.owner(slot) for slot in range(RING_SIZE)]
 
 
-def test_a_join_moves_slots_only_to_the_newcomer_and_a_leave_only_its_own() -> None:
+def test_join_and_leave_move_only_the_slots_they_must() -> None:
     before, after = ring("a", "b", "c"), ring("a", "b", "c", "d")
     moved = Counter()  # type: Counter[str | None]
     for slot in range(RING_SIZE):
@@ -108,7 +108,7 @@ def active(members: list[tuple[str, int]], partition: int) -> str | None:
     return found[0] if found else None
 
 
-def test_a_plain_topic_keeps_who_came_first() -> None:
+def test_failover_keeps_the_first_consumer_without_partitions() -> None:
     assert active([("z", 0), ("a", 0)], -1) == "z"
     assert active([("z", 1), ("a", 0)], -1) == "a", "unless its priority is worse"
     assert active([], -1) is None
@@ -120,7 +120,7 @@ def test_partitions_are_spread_by_name_over_the_best_level() -> None:
 
 
 def test_members_on_the_same_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first label by name owns it, whoever comes or goes first."""
+    """The first label by name owns it, independent of the order of joins and leaves."""
     monkeypatch.setattr(selectors, "_points_of", lambda label: {7, 9} if label == "b" else {7})
     shared: HashRing[str] = HashRing()
     for labels, owners in (

@@ -115,7 +115,7 @@ def test_read_that_ends_after_a_rewind_is_dropped() -> None:
     assert numbers(peer_of(consumer).messages()) == [0, 1, 2]
 
 
-def test_partly_acked_batch_carries_its_ack_set_and_costs_what_is_left() -> None:
+def test_partly_acked_batch_has_its_ack_set_and_fewer_permits() -> None:
     log = ListLog(1, messages=10)
     log.cursor.ack(Position(7, 0), 10, (0b11_0000_0000,), 10)
     shell = single(log)
@@ -138,7 +138,7 @@ def test_shared_in_turn() -> None:
     assert numbers(peer_of(two).messages()) == [1, 3]
 
 
-def test_shared_prefers_the_better_priority_while_it_has_room() -> None:
+def test_shared_prefers_better_priority_while_it_is_ready() -> None:
     log = ListLog(5)
     shell = Shell(shared(log), log)
     spare = shell.join(make_consumer(SHARED, 1, permits=10, priority=2))
@@ -185,7 +185,7 @@ def test_delayed_entries_wait_for_their_time_and_the_others_pass() -> None:
     assert dispatcher.delayed.due(4_999) == []
 
 
-def test_consumer_at_its_unacked_limit_gets_nothing_until_it_acks() -> None:
+def test_consumer_at_unacked_limit_gets_nothing_until_an_ack() -> None:
     log = ListLog(4)
     shell = Shell(shared(log), log)
     consumer = shell.join(make_consumer(SHARED, permits=10, unacked_max=2))
@@ -245,7 +245,7 @@ def test_one_slot_stays_with_its_owner_until_all_is_acked() -> None:
     first = shell.join(make_consumer(KEY_SHARED, 1, permits=10))
     shell.pump()
     number, second = 2, first
-    while dispatcher.owner(0) is first:  # until somebody joins who takes the slot over
+    while dispatcher.owner(0) is first:  # until a consumer joins that takes the slot over
         second = shell.join(make_consumer(KEY_SHARED, number, permits=10))
         number += 1
     second = dispatcher.owner(0) or second
@@ -300,7 +300,7 @@ def test_reading_ahead_is_bounded() -> None:
     assert dispatcher.read_position.entry <= 12
 
 
-def test_slots_nobody_declared_wait_for_their_owner() -> None:
+def test_undeclared_slots_wait_for_an_owner() -> None:
     log = ListLog(2)
     shell = Shell(keyed(log, slots=2, sticky=True), log)
     shell.join(make_consumer(KEY_SHARED, 1, permits=10, ranges=((32_768, 65_535),)))

@@ -59,7 +59,7 @@ class Scene:
         self.log = SlowLog(entries)
         self.last = entries - 1
         self.tasks = TaskOwner("test")
-        self.reader = SubscriptionReader(self, self.tasks, READ_BYTES)  # type: ignore[arg-type]  # a log of its own
+        self.reader = SubscriptionReader(self, self.tasks, READ_BYTES)  # type: ignore[arg-type]  # a fake topic
         self.dispatcher = SingleDispatcher(ListLog().cursor, SubscriptionType.EXCLUSIVE, -1)
 
     def stable_position(self) -> Position:
@@ -94,7 +94,7 @@ async def test_what_is_in_memory_is_read_without_a_thread() -> None:
     scene = Scene(100)
     scene.log.resident = range(15, 72)
     await scene.read(0)
-    await scene.read(5)  # a jump: nobody knows where that is
+    await scene.read(5)  # a jump: not the next position
     assert (scene.log.reads, scene.log.resident_reads) == ([0, 5], [])
     for start in (15, 25, 35, 45, 55):
         assert await scene.read(start) == list(range(start, start + 10))
@@ -116,7 +116,7 @@ async def test_memory_is_tried_again_after_a_while() -> None:
     assert scene.log.reads == list(range(0, start + 10, 10)), "each once, and one ahead"
 
 
-async def test_who_jumps_gets_what_is_there() -> None:
+async def test_read_after_a_jump_returns_the_entries_there() -> None:
     scene = Scene(50)
     await scene.read(0)
     await scene.read(10)
@@ -124,7 +124,7 @@ async def test_who_jumps_gets_what_is_there() -> None:
     assert await scene.read(10) == list(range(10, 20))
 
 
-async def test_what_was_read_ahead_is_forgotten_when_nobody_wants_it() -> None:
+async def test_unused_read_ahead_is_discarded() -> None:
     scene = Scene(50)
     await scene.read(0)
     await scene.read(10)
@@ -133,7 +133,7 @@ async def test_what_was_read_ahead_is_forgotten_when_nobody_wants_it() -> None:
     assert scene.log.reads == [0, 10, 20, 20, 30]
 
 
-async def test_a_failure_ahead_waits_for_who_asks() -> None:
+async def test_error_of_read_ahead_is_raised_by_the_next_read() -> None:
     scene = Scene(50)
     await scene.read(0)
     await scene.read(10)

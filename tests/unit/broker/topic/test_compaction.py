@@ -35,7 +35,7 @@ def test_what_compaction_sees_of_an_entry() -> None:
     assert messages_of(entries.seal_entry(opaque, b"??")) is None
 
 
-def test_a_batch_keeps_the_slots_of_what_it_lost() -> None:
+def test_batch_keeps_the_slots_of_removed_messages() -> None:
     batch = entries.build_batch([b"1", b"2", b"3"], keys=["a", "b", "c"], compress=True)
     payload, words = remainder(batch, [False, True, False])
     assert words == (0b010,)
@@ -60,11 +60,11 @@ def test_compacted_entries_and_rows_are_read_back() -> None:
 
 async def filled(world: BrokerWorld, *pairs: tuple[str, bytes]) -> Topic:
     topic = await world.topic()
-    told: list[int] = []
+    appended: list[int] = []
 
     class Sink:
         def persisted(self, ledger: int, entry: int, contexts: object) -> None:
-            told.append(entry)
+            appended.append(entry)
 
         def persist_failed(self, error: StorageError, context: object) -> None:
             raise AssertionError(error)

@@ -1,4 +1,4 @@
-"""Non-persistent topics: straight to whoever has room, nothing kept; the same rules of access as everywhere."""
+"""Non-persistent topics: entries go to ready consumers and are not stored; access rules are as for other topics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Scene:
             self.topic.publish(Publish(producer, sequence, 0, sequence, 1, build_entry(b"x", key=key), True))
 
 
-async def test_delivered_to_who_is_there_and_gone_for_the_others() -> None:
+async def test_entry_reaches_attached_consumers_only() -> None:
     scene = Scene()
     scene.publish(0)
     subscription, consumer = await scene.subscribe(permits=2)

@@ -96,7 +96,7 @@ async def test_topic_epoch_survives_a_crash() -> None:
     assert (await topic.add_producer(world.producer("a", mode=FENCING), 1)).epoch == 1
 
 
-async def test_fenced_while_its_epoch_was_being_saved_is_told_so() -> None:
+async def test_producer_fenced_while_its_epoch_is_saved_is_refused() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     first, second = world.producer("a", mode=FENCING), world.producer("b", mode=FENCING)
@@ -108,24 +108,24 @@ async def test_fenced_while_its_epoch_was_being_saved_is_told_so() -> None:
     assert topic.producers == {"b": second}
 
 
-async def test_heir_is_told_with_its_epoch_and_credits() -> None:
+async def test_promoted_producer_gets_epoch_and_credits() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     holder = world.producer("a", mode=AccessMode.EXCLUSIVE)
-    heir = world.producer("b", mode=AccessMode.WAIT_FOR_EXCLUSIVE, credits=True)
+    waiting = world.producer("b", mode=AccessMode.WAIT_FOR_EXCLUSIVE, credits=True)
     await topic.add_producer(holder, None)
-    assert not (await topic.add_producer(heir, None)).ready
-    assert not heir.is_ready
+    assert not (await topic.add_producer(waiting, None)).ready
+    assert not waiting.is_ready
     topic.remove_producer(holder)
-    assert isinstance(heir.peer, RecordingPeer)
-    await world.settle(lambda: heir.is_ready)
+    assert isinstance(waiting.peer, RecordingPeer)
+    await world.settle(lambda: waiting.is_ready)
     await world.settle()
-    (told,) = heir.peer.bodies(BaseCommand.PRODUCER_SUCCESS)
-    assert (told.request_id, told.producer_ready, told.topic_epoch) == (heir.request_id, True, 2)
-    assert told.credit_bytes == heir.window.bytes_max
+    (answer,) = waiting.peer.bodies(BaseCommand.PRODUCER_SUCCESS)
+    assert (answer.request_id, answer.producer_ready, answer.topic_epoch) == (waiting.request_id, True, 2)
+    assert answer.credit_bytes == waiting.window.bytes_max
 
 
-async def test_who_waits_is_answered_when_its_turn_will_not_come() -> None:
+async def test_waiting_producer_is_refused_when_the_topic_closes() -> None:
     """It has no producer yet that could be closed: its request is still open."""
     world = await BrokerWorld().start()
     topic = await world.topic()
@@ -230,7 +230,7 @@ async def test_missing_subscription_may_not_be_made_when_not_allowed() -> None:
         await world.subscribe(topic)
 
 
-async def test_other_type_is_refused_while_somebody_is_there_only() -> None:
+async def test_other_type_is_refused_only_while_consumers_are_attached() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     subscription, consumer = await world.subscribe(topic, kind=SHARED)
@@ -337,7 +337,7 @@ async def test_seek_closes_consumers_and_starts_there() -> None:
     assert peer_of(again).messages() == at[1:]
 
 
-async def test_reader_starts_where_it_says_and_leaves_nothing() -> None:
+async def test_reader_starts_at_its_position_and_leaves_no_cursor() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     at = await world.publish(topic, 0, 1, 2)
@@ -379,7 +379,7 @@ async def test_reader_that_seeks_and_never_returns_is_forgotten() -> None:
 
 
 async def test_unsubscribe_while_a_new_subscriber_comes() -> None:
-    """Whoever wins, the subscription that is there in the end has a cursor that is there too."""
+    """In any order, a subscription that exists in the end has an existing cursor."""
     world = await BrokerWorld().start()
     topic = await world.topic()
     _, consumer = await world.subscribe(topic)
@@ -405,21 +405,21 @@ async def test_unsubscribe_needs_force_when_others_are_attached() -> None:
     assert not topic.subscriptions
 
 
-async def test_failover_tells_who_is_active() -> None:
+async def test_failover_notifies_the_active_consumer() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     subscription, one = await world.subscribe(topic, kind=FAILOVER)
     _, two = await world.subscribe(topic, kind=FAILOVER)
 
-    def told(peer: RecordingPeer) -> list[bool]:
+    def activations(peer: RecordingPeer) -> list[bool]:
         return [body.is_active for body in peer.bodies(BaseCommand.ACTIVE_CONSUMER_CHANGE)]
 
-    assert (told(peer_of(one)), told(peer_of(two))) == ([True], [False])
+    assert (activations(peer_of(one)), activations(peer_of(two))) == ([True], [False])
     topic.detach(subscription, one)
-    assert told(peer_of(two)) == [True]
+    assert activations(peer_of(two)) == [True]
 
 
-async def test_end_of_topic_is_told_when_all_is_acked_and_only_to_who_knows_it() -> None:
+async def test_end_of_topic_is_sent_after_all_acks_to_clients_that_know_it() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     ignorant = RecordingPeer()
@@ -431,7 +431,7 @@ async def test_end_of_topic_is_told_when_all_is_acked_and_only_to_who_knows_it()
     assert not peer_of(other).bodies(BaseCommand.REACHED_END_OF_TOPIC)
 
 
-async def test_deletion_asks_for_force_while_somebody_is_there() -> None:
+async def test_deletion_needs_force_while_clients_are_attached() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     subscription, consumer = await world.subscribe(topic)
@@ -541,7 +541,7 @@ async def test_acks_of_a_consumer_that_is_being_unsubscribed_change_nothing(kind
 
 
 @pytest.mark.parametrize("deletes", [False, True], ids=["closed", "deleted"])
-async def test_everybody_is_told_when_a_topic_goes(deletes: bool) -> None:
+async def test_all_clients_are_notified_when_a_topic_closes(deletes: bool) -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     producer = world.producer("p")
@@ -554,7 +554,7 @@ async def test_everybody_is_told_when_a_topic_goes(deletes: bool) -> None:
     assert consumer.closed
 
 
-async def test_who_waited_when_an_append_was_lost_is_not_crowned_later() -> None:
+async def test_producer_waiting_at_a_lost_append_is_not_promoted_later() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     holder = world.producer("a", mode=AccessMode.EXCLUSIVE)

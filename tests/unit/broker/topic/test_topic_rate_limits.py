@@ -55,7 +55,7 @@ def test_a_rate_that_stays_keeps_its_bucket() -> None:
     assert scene.gate is gate and scene.rates.dispatch is not throttle
 
 
-def test_whoever_waits_goes_on_when_the_rate_is_gone() -> None:
+def test_waiting_producers_continue_when_the_rate_is_removed() -> None:
     """And finds the new gate (none), not the one it waited at."""
     scene = Scene()
     scene.rates.apply(replace(FREE, publish_rate=Rate(1)))
@@ -67,7 +67,7 @@ def test_whoever_waits_goes_on_when_the_rate_is_gone() -> None:
     assert scene.released == [(second.producer, None)]
 
 
-def test_stopped_it_lets_nobody_through() -> None:
+def test_stopped_limits_release_no_producer() -> None:
     scene = Scene()
     scene.rates.apply(replace(FREE, publish_rate=Rate(1)))
     assert scene.gate is not None
@@ -78,7 +78,7 @@ def test_stopped_it_lets_nobody_through() -> None:
     assert scene.released == []
 
 
-def test_who_comes_too_often_is_refused() -> None:
+def test_subscribe_above_the_rate_is_refused() -> None:
     scene, spec = Scene(), make_consumer(SubscriptionType.SHARED).spec
     scene.rates.apply(replace(FREE, subscribe_rate=Rate(1)))
     scene.rates.check_subscribe(RecordingPeer("host:1"), spec)

@@ -85,7 +85,7 @@ async def test_room_is_asked_for_durable_ones_only() -> None:
     assert (scene.table.durable_count, scene.table.consumer_count) == (1, 0)
 
 
-async def test_the_cursor_of_compaction_is_nobody_elses() -> None:
+async def test_compaction_cursor_is_no_subscription() -> None:
     scene = await Scene().start()
     with pytest.raises(NotAllowed):
         await scene.create(CURSOR)
@@ -110,7 +110,7 @@ async def test_a_reader_goes_with_its_last_consumer() -> None:
     assert set(scene.table.by_name) == set(scene.log.cursors) == {"kept"}
 
 
-async def test_a_reader_is_swept_when_it_was_alone_twice() -> None:
+async def test_reader_is_deleted_by_the_second_sweep_without_consumer() -> None:
     scene = await Scene().start()
     await scene.create("reader", durable=False)
     await scene.create("kept")
@@ -120,7 +120,7 @@ async def test_a_reader_is_swept_when_it_was_alone_twice() -> None:
     assert set(scene.table.by_name) == set(scene.log.cursors) == {"kept"}
 
 
-async def test_removed_only_when_nobody_else_is_attached() -> None:
+async def test_removal_needs_force_while_others_are_attached() -> None:
     scene = await Scene().start()
     found = await scene.create("s")
     one, two = (make_consumer(SubscriptionType.SHARED, number) for number in (1, 2))

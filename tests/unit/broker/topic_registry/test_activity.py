@@ -18,7 +18,7 @@ IDLE = 50
 SWEEP_SECONDS = 5.0
 
 
-def test_each_view_is_told_everything_once() -> None:
+def test_each_view_gets_every_mark_once() -> None:
     activity = ActivityTracker[str]()
     one, other = activity.view(), activity.view()
     activity.mark("a")
@@ -29,8 +29,8 @@ def test_each_view_is_told_everything_once() -> None:
     assert activity.view().take() == set()
 
 
-class Visits:
-    """Counts who is looked at and who is swept."""
+class VisitCounter:
+    """Counts samples and sweeps per topic."""
 
     def __init__(self, world: BrokerWorld, topics: list[Topic]) -> None:
         self.world = world
@@ -78,7 +78,7 @@ async def crowd() -> tuple[BrokerWorld, Topic, list[Topic]]:
 
 async def test_only_what_moves_is_looked_at_and_swept() -> None:
     world, busy, idle = await crowd()
-    visits = Visits(world, [busy, *idle])
+    visits = VisitCounter(world, [busy, *idle])
     await visits.pass_by(WINDOW_SECONDS + 2 * SAMPLE_SECONDS)  # what was published is a minute ago by now
     visits.forget()
     for number in range(4):
@@ -90,9 +90,9 @@ async def test_only_what_moves_is_looked_at_and_swept() -> None:
     assert max(visits.sweeps[topic.name.local] for topic in idle) <= 3, "the others are swept once a minute"
 
 
-async def test_rates_after_a_long_sleep_are_of_the_last_minute() -> None:
+async def test_rates_after_a_long_idle_time_are_of_the_last_minute() -> None:
     world, topic, _ = await crowd()
-    visits = Visits(world, [])
+    visits = VisitCounter(world, [])
     await visits.pass_by(1_000)
     visits.forget()
     await world.publish(topic, *range(2, 62))
@@ -105,9 +105,9 @@ async def test_rates_after_a_long_sleep_are_of_the_last_minute() -> None:
     assert topic not in world.topics.sampler.active()
 
 
-async def test_acknowledgements_alone_wake_a_topic() -> None:
+async def test_acknowledgements_alone_make_a_topic_active() -> None:
     world, topic, _ = await crowd()
-    visits = Visits(world, [])
+    visits = VisitCounter(world, [])
     positions = await world.publish(topic, 2, 3)
     await visits.pass_by(2 * WINDOW_SECONDS)
     visits.forget()
@@ -120,10 +120,10 @@ async def test_acknowledgements_alone_wake_a_topic() -> None:
 
 async def test_a_topic_that_is_left_by_everybody_is_unloaded_in_time() -> None:
     world, topic, _ = await crowd()
-    await Visits(world, []).pass_by(120)  # it rests
+    await VisitCounter(world, []).pass_by(120)  # it rests
     subscription = topic.subscriptions["s"]
     topic.detach(subscription, subscription.consumers[0])
-    await Visits(world, []).pass_by(world.settings.idle_topic_seconds)
+    await VisitCounter(world, []).pass_by(world.settings.idle_topic_seconds)
     assert world.topics.loaded(topic.name) is topic
-    await Visits(world, []).pass_by(2 * SWEEP_SECONDS)
+    await VisitCounter(world, []).pass_by(2 * SWEEP_SECONDS)
     assert world.topics.loaded(topic.name) is None

@@ -1,4 +1,4 @@
-"""Rates and times of last use come from looks; the clock moves by hand, nobody scrapes."""
+"""Rates and times of last use come from periodic samples; the clock is manual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.model.subscription_type import SubscriptionType
 from tests.support.in_memory.broker import BrokerWorld
 
 
-async def test_rates_are_of_the_last_minute_whoever_asks() -> None:
+async def test_rates_are_of_the_last_minute_without_readers() -> None:
     world = await BrokerWorld(idle_topic_seconds=1e6).start()
     topic = await world.topic()
     for _ in range(6):
@@ -18,7 +18,7 @@ async def test_rates_are_of_the_last_minute_whoever_asks() -> None:
         world.clock.advance(SAMPLE_SECONDS)
         await world.settle(turns=5)
     assert 1.5 < world.topics.sampler.sample(topic).rates[0] < 2.5
-    for _ in range(7):  # nothing more comes, and nobody asks
+    for _ in range(7):  # no traffic and no reader
         world.clock.advance(SAMPLE_SECONDS)
         await world.settle(turns=5)
     assert world.topics.sampler.sample(topic).rates[0] == 0.0

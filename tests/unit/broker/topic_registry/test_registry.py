@@ -31,7 +31,7 @@ async def test_a_topic_is_opened_once_however_many_ask() -> None:
     assert len(world.opened) == 1
 
 
-async def test_the_first_who_asks_may_go_away() -> None:
+async def test_opening_survives_cancellation_of_the_first_caller() -> None:
     world = await BrokerWorld().start()
     first = asyncio.ensure_future(world.topics.get(NAME, create=True))
     second = asyncio.ensure_future(world.topics.get(NAME, create=True))
@@ -40,7 +40,7 @@ async def test_the_first_who_asks_may_go_away() -> None:
     assert isinstance(await second, Topic)
 
 
-async def test_who_may_create_is_not_refused_because_of_one_who_may_not() -> None:
+async def test_caller_that_may_create_is_not_refused_with_others() -> None:
     world = await BrokerWorld().start()
     outcomes = await asyncio.gather(
         world.topics.get(NAME, create=False), world.topics.get(NAME, create=True), return_exceptions=True
@@ -57,7 +57,7 @@ async def test_administrator_and_client_create_the_same_topic_at_once() -> None:
     assert len(await world.publish(topic, 0)) == 1
 
 
-async def test_missing_things_are_told_apart() -> None:
+async def test_missing_topic_and_namespace_have_different_errors() -> None:
     world = await BrokerWorld(auto_create_topics=False).start()
     with pytest.raises(TopicNotFound):
         await world.topics.get(NAME, create=True)
@@ -132,7 +132,7 @@ async def test_idle_topics_are_closed_and_come_back() -> None:
     for _ in range(20):
         world.clock.advance(5)
         await world.settle()
-    assert world.topics.loaded(NAME) is topic, "somebody listens"
+    assert world.topics.loaded(NAME) is topic, "a consumer is attached"
     topic.detach(subscription, consumer)
     for _ in range(20):
         world.clock.advance(5)
@@ -177,7 +177,7 @@ async def test_deleted_topic_is_gone_and_its_name_starts_anew() -> None:
     assert not again.subscriptions
 
 
-async def test_using_a_topic_while_it_is_deleted_is_a_clear_error_or_a_fresh_topic() -> None:
+async def test_use_during_deletion_fails_or_gets_a_new_topic() -> None:
     world = await BrokerWorld().start()
     await world.topic()
 
@@ -213,7 +213,7 @@ async def test_closing_waits_and_the_next_opening_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["from memory", "from disk"])
-async def test_a_fault_in_dispatch_costs_nobody_a_message(cold: bool) -> None:
+async def test_fault_in_dispatch_loses_no_message(cold: bool) -> None:
     """Not the other topics, not the other subscriptions, and in the end not the one it happened to."""
     world = await BrokerWorld().start()
     bad, good = await world.topic(), await world.topic(OTHER)
@@ -243,7 +243,7 @@ async def test_a_fault_in_dispatch_costs_nobody_a_message(cold: bool) -> None:
     assert peer_of(again).messages() == at
 
 
-async def test_a_stopping_broker_says_so() -> None:
+async def test_stopping_broker_refuses_topics() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     producer = world.producer("p")
@@ -257,7 +257,7 @@ async def test_a_stopping_broker_says_so() -> None:
 
 # -- topics that live elsewhere
 
-HEIR = Address("pulsar://heir:1", "http://heir:2")
+HEIR = Address("pulsar://owner:1", "http://heir:2")
 
 
 async def test_what_is_not_ours_is_neither_opened_nor_created() -> None:
@@ -280,7 +280,7 @@ async def test_what_is_not_ours_is_neither_opened_nor_created() -> None:
         await world.topics.get(NAME, create=False)
 
 
-async def test_a_topic_that_is_given_away_while_it_opens_is_closed_again() -> None:
+async def test_topic_moved_away_while_opening_is_closed_again() -> None:
     world = await BrokerWorld().start()
     calls = 0
 
@@ -313,12 +313,12 @@ async def test_hand_over_closes_what_moves_and_tells_its_clients_later() -> None
     for notifications in all_notifications:
         notifications.send()
         notifications.send()  # only once
-    (told,) = peer_of(producer).bodies(BaseCommand.CLOSE_PRODUCER)
-    assert (told.producer_id, told.assignedBrokerServiceUrl) == (producer.producer_id, "pulsar://heir:1")
-    (told,) = peer_of(consumer).bodies(BaseCommand.CLOSE_CONSUMER)
-    assert (told.consumer_id, told.assignedBrokerServiceUrl) == (consumer.consumer_id, "pulsar://heir:1")
+    (frame,) = peer_of(producer).bodies(BaseCommand.CLOSE_PRODUCER)
+    assert (frame.producer_id, frame.assignedBrokerServiceUrl) == (producer.producer_id, "pulsar://owner:1")
+    (frame,) = peer_of(consumer).bodies(BaseCommand.CLOSE_CONSUMER)
+    assert (frame.consumer_id, frame.assignedBrokerServiceUrl) == (consumer.consumer_id, "pulsar://owner:1")
     assert peer_of(stays).frames() == []
-    assert (await world.topic()).log.total_messages == 1  # durable: whoever opens it finds it
+    assert (await world.topic()).log.total_messages == 1  # durable
 
 
 async def test_the_policies_that_were_set_last_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ PONG = frame(BaseCommand(type=BaseCommand.PONG, pong=pb.CommandPong()))
 
 
 class MemoryStream:
-    """A stream whose other end takes as many bytes as it is told to."""
+    """A stream whose other end takes a given number of bytes."""
 
     def __init__(self) -> None:
         self.peer = "test:1"
@@ -71,7 +71,7 @@ class MemoryStream:
 
 
 class Faulty(CommandSet):
-    """Handles FLOW with whatever the test says, and remembers what it is told."""
+    """Handles FLOW with a function of the test, and records its events."""
 
     def __init__(self) -> None:
         self.fault: Exception | None = None
@@ -191,7 +191,7 @@ async def test_keep_alive_pings_and_gives_up() -> None:
     assert scene.stream.ended == "aborted"
 
 
-async def test_a_connection_that_never_says_hello_is_closed() -> None:
+async def test_connection_without_connect_command_is_closed() -> None:
     scene = Scene(keep_alive_seconds=30)
     scene.clock.advance(30)
     assert scene.stream.ended
@@ -288,7 +288,7 @@ async def test_unexpected_failure_of_a_request_is_answered() -> None:
     assert not scene.stream.ended
 
 
-async def test_who_asks_without_reading_the_answers_is_read_no_further() -> None:
+async def test_reading_pauses_while_client_does_not_read_answers() -> None:
     scene = await Scene(producer_bytes_max=64 << 10, connection_bytes_max=64 << 10).connected()
     scene.stream.is_stuck = True
     scene.receive(*[PING] * 50)
@@ -305,7 +305,7 @@ async def test_who_asks_without_reading_the_answers_is_read_no_further() -> None
     assert states == [False, False, True]
 
 
-async def test_a_stuffed_peer_lives_while_it_takes_bytes() -> None:
+async def test_paused_client_stays_alive_while_it_takes_bytes() -> None:
     scene = await Scene(keep_alive_seconds=30, producer_bytes_max=64 << 10, connection_bytes_max=64 << 10).connected()
     scene.stream.is_stuck = True
     scene.connection.send(b"\0" * (100 << 10))
