@@ -134,7 +134,7 @@ async def test_no_schema_no_version(tmp_path: Path) -> None:
             assert (await client.subscribe(TOPIC, consumer_id=number, schema=bare)).kind == BaseCommand.SUCCESS
 
 
-async def test_auto_consume_does_not_decide_what_a_topic_holds(tmp_path: Path) -> None:
+async def test_auto_consume_sets_no_schema(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         await client.subscribe(TOPIC, consumer_id=1, schema=schema(SchemaType.AUTO_CONSUME))
         assert (await client.subscribe(TOPIC, consumer_id=2, schema=avro("a"))).kind == BaseCommand.SUCCESS

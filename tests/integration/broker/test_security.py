@@ -1,4 +1,4 @@
-"""Signing in over raw TCP and TLS: what is said when, what closes a connection, what a change of grants does."""
+"""Authentication over raw TCP and TLS: order of frames, reasons to close a connection, changes of grants."""
 
 from __future__ import annotations
 

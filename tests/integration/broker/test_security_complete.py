@@ -119,7 +119,7 @@ async def test_a_role_without_rights_gets_nothing(tmp_path: Path, kind: int) -> 
         assert await node.services.catalog.topics("public/default") == []
 
 
-async def test_covered_commands_do_nothing_without_their_producer_or_consumer(tmp_path: Path) -> None:
+async def test_covered_commands_need_their_producer_or_consumer(tmp_path: Path) -> None:
     """They name an id of their own connection; another connection's is out of reach."""
     async with guarded(tmp_path) as node, RawClient(node.service_url) as owner, RawClient(node.service_url) as thief:
         owner.write(hello("root"))
@@ -172,7 +172,7 @@ def test_needs_fit_their_paths() -> None:
             assert not named & {"namespace", "topic"}, f"{route.pattern} is about something: who may?"
 
 
-def test_what_is_open_is_named_here() -> None:
+def test_open_commands_and_routes_are_listed() -> None:
     """Every further one is a decision to be made twice."""
     found = {route.pattern for route in routes() if route.need is not None and route.need.action is Action.OPEN}
     assert found == {"/metrics", "/status.html", "/docs"}  # /docs: a static page, without the description

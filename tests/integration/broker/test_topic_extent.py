@@ -1,4 +1,4 @@
-"""TOPIC_EXTENT over the wire: what a topic has, where limits fall, what retention took, and which topic it is."""
+"""TOPIC_EXTENT over the wire: stored range, limits, effect of retention, and the incarnation of the topic."""
 
 from __future__ import annotations
 

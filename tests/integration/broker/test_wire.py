@@ -203,7 +203,7 @@ async def test_damaged_entry_is_refused_and_the_next_is_taken(tmp_path: Path) ->
         assert (await client.receipt()).sequence_id == 1
 
 
-async def test_close_of_a_producer_answers_what_is_in_flight_first(tmp_path: Path) -> None:
+async def test_close_of_a_producer_answers_sends_in_flight_first(tmp_path: Path) -> None:
     async with serving(tmp_path, sync="linger:50ms") as node, client_of(node) as client:
         await client.producer(TOPIC)
         for number in range(5):
@@ -233,7 +233,7 @@ async def test_permits_redelivery_count_and_epoch(tmp_path: Path) -> None:
         assert {(await client.message()).consumer_epoch for _ in range(3)} == {5}
 
 
-async def test_acks_of_what_was_never_written_are_ignored(tmp_path: Path) -> None:
+async def test_acks_of_unwritten_positions_are_ignored(tmp_path: Path) -> None:
     async with serving(tmp_path) as node, client_of(node) as client:
         (at,) = await fill(client, 1)
         await client.subscribe(TOPIC, permits=10)

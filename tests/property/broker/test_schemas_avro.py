@@ -90,7 +90,7 @@ DEFINITIONS = records().filter(named_once)
 
 @settings(max_examples=100, deadline=None)
 @given(DEFINITIONS, DEFINITIONS)
-def test_what_is_let_in_can_be_read(old: Any, new: Any) -> None:
+def test_compatible_schema_can_read_old_data(old: Any, new: Any) -> None:
     check_valid(schema(old), 1 << 19)
     backward = objection(Strategy.BACKWARD, schema(new), [schema(old)])
     forward = objection(Strategy.FORWARD, schema(new), [schema(old)])

@@ -183,7 +183,5 @@ async def run(kind: SubscriptionType, steps: list[tuple[str, int, int]]) -> None
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(list(SubscriptionType)), STEPS)
-def test_nothing_is_lost_and_nothing_confirmed_comes_again(
-    kind: SubscriptionType, steps: list[tuple[str, int, int]]
-) -> None:
+def test_no_loss_and_no_redelivery_of_confirmed_acks(kind: SubscriptionType, steps: list[tuple[str, int, int]]) -> None:
     asyncio.run(run(kind, steps))

@@ -1,4 +1,4 @@
-"""The broker's smallest parts: windows, delayed entries, names, facts of entries, digests, merged stats."""
+"""Small parts of the broker: windows, delayed entries, names, entry metadata, digests, merged stats."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_window_closes_at_either_bound_and_opens_again() -> None:
         window.give(100, 0)
 
 
-def test_delayed_entries_come_due_in_position_order() -> None:
+def test_delayed_entries_are_due_in_position_order() -> None:
     delayed = DelayedEntries(3)
     delayed.add(300, at(1))
     delayed.add(100, at(5))
@@ -79,7 +79,7 @@ def test_deliver_at_behind_long_properties_is_found() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x0e", b"\x0e\x01\x98\x01", b"\x98\x01 no entry at all", b"\xff" * 40])
-def test_what_is_no_entry_is_not_delayed(payload: bytes) -> None:
+def test_invalid_entry_is_not_delayed(payload: bytes) -> None:
     assert deliver_at_of(stored(payload)) == 0
 
 

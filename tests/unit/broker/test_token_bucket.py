@@ -1,4 +1,4 @@
-"""Token buckets, the line of waiting producers and the brake of a subscription; the clock moves by hand."""
+"""Token buckets, publish rate limiter and dispatch rate limiter; the clock is manual."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.in_memory.publisher import make_producer, send
 from tests.support.in_memory.topic_log import ManualClock
 
 
-def test_a_full_bucket_grants_one_period_at_once_and_then_makes_wait() -> None:
+def test_full_bucket_grants_one_period_at_once() -> None:
     throttle = RateLimiter(Rate(10, 0, 2.0), 100.0)
     for _ in range(10):
         assert throttle.wait_seconds(100.0) == 0
@@ -55,7 +55,7 @@ def test_never_more_than_the_rate_a_period_and_one_step(
     assert granted <= amount * (now / period) + amount + largest + 1e-6
 
 
-def test_time_that_runs_backwards_gives_nothing() -> None:
+def test_time_running_backwards_adds_no_tokens() -> None:
     throttle = RateLimiter(Rate(1, 0), 10.0)
     throttle.take(1, 0)
     assert throttle.wait_seconds(5.0) > 0
@@ -121,7 +121,7 @@ def test_producers_wait_in_line_and_in_order() -> None:
     assert line.names()[2:4] == ["first", "second"]  # in turn, no producer starves
 
 
-def test_without_its_gate_everybody_goes_on() -> None:
+def test_producers_continue_without_the_limiter() -> None:
     line = Line(Rate(1, 0))
     one, closed = make_producer(name="one"), make_producer(name="closed")
     for sequence in range(3):
@@ -148,7 +148,7 @@ def test_stopped_limiter_releases_no_producer() -> None:
 # -- the brake
 
 
-def test_a_brake_charges_what_was_delivered_and_resumes() -> None:
+def test_dispatch_limiter_charges_deliveries_and_resumes() -> None:
     clock, resumed = ManualClock(), []
     own, shared = RateLimiter(Rate(10, 0), clock.monotonic()), RateLimiter(Rate(0, 500), clock.monotonic())
     brake = DispatchRateLimiter((own, shared), clock, lambda: resumed.append(clock.monotonic()))

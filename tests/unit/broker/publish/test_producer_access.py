@@ -1,4 +1,4 @@
-"""Producer access modes: who is let in, who waits, who is fenced, and what the epoch does."""
+"""Producer access modes: admission, waiting, fencing, and the topic epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_shared_producers_live_together_without_an_epoch() -> None:
     assert table.epoch == 0
 
 
-def test_exclusive_raises_the_epoch_and_keeps_others_out() -> None:
+def test_exclusive_raises_the_epoch_and_excludes_others() -> None:
     table = Table(epoch=4)
     assert table.admit("a", EXCLUSIVE, None) == Admission(True, 5)
     with pytest.raises(ProducerBusy):
@@ -49,7 +49,7 @@ def test_waiting_producers_are_crowned_in_turn() -> None:
     assert table.exclusive is None
 
 
-def test_waiting_behind_shared_ones_ends_when_the_last_is_gone() -> None:
+def test_waiting_producer_is_promoted_after_the_last_shared_one() -> None:
     table = Table()
     table.admit("a", SHARED, None)
     table.admit("b", SHARED, None)

@@ -1,4 +1,4 @@
-"""The publish path: receipts in SEND order whatever is new, duplicate or held; what happens when storage fails."""
+"""The publish path: receipts in SEND order for new, duplicate and pending entries; storage failures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_receipt_only_when_durable_and_in_order() -> None:
     assert (publisher.messages_in, publisher.bytes_in) == (3, 9)
 
 
-async def test_duplicate_waits_behind_what_was_sent_before_it() -> None:
+async def test_receipt_of_a_duplicate_waits_for_earlier_sends() -> None:
     world = PublishWorld(auto=False)
     publisher, producer = await world.start(Sequences()), make_producer()
     publisher.publish(send(producer, 0))
@@ -61,7 +61,7 @@ async def test_duplicate_with_nothing_in_flight_is_answered_at_once() -> None:
 
 
 @pytest.mark.parametrize("after", [[], [1], [1, 2]])
-async def test_echo_of_what_is_in_flight_is_answered_in_its_turn(after: list[int]) -> None:
+async def test_in_flight_duplicate_is_answered_in_send_order(after: list[int]) -> None:
     world = PublishWorld(auto=False)
     publisher, producer = await world.start(Sequences()), make_producer(peer := RecordingPeer())
     for sequence in (0, 0, *after):
@@ -149,7 +149,7 @@ async def test_window_counts_messages_too() -> None:
     assert len(producer.pending) == 1
 
 
-async def test_credits_come_back_with_each_receipt() -> None:
+async def test_each_receipt_returns_credits() -> None:
     world = PublishWorld()
     publisher, producer = await world.start(), make_producer(peer := RecordingPeer(), credits=True)
     publisher.publish(send(producer, 0, messages=4))

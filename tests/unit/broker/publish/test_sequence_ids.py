@@ -58,7 +58,7 @@ def test_no_snapshot_is_an_empty_one() -> None:
     assert (loaded.persisted, upto) == ({}, EARLIEST)
 
 
-def test_the_names_longest_unused_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_recently_used_names_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dedup, "NAMES_MAX", 2)
     sequences = Sequences()
     for name, sequence in (("a", 0), ("b", 0), ("a", 1), ("c", 0)):

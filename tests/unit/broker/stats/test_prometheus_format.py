@@ -16,21 +16,21 @@ def test_first_reading_has_rate_zero() -> None:
     assert Meter().rates(10.0, (5, 7)) == (0.0, 0.0)
 
 
-def test_a_rate_is_what_grew_by_the_time_that_passed() -> None:
+def test_rate_is_growth_per_second() -> None:
     meter = Meter()
     meter.rates(0.0, (0, 100))
     assert meter.rates(10.0, (50, 100)) == (5.0, 0.0)
     assert meter.rates(20.0, (50, 300)) == (2.5, 10.0)
 
 
-def test_what_is_older_than_the_window_no_longer_counts() -> None:
+def test_growth_before_the_window_does_not_count() -> None:
     meter = Meter()
     for second in range(0, 200, 10):
         meter.rates(float(second), (second * 3 if second < 100 else 300,))
     assert meter.rates(200.0, (300,)) == (0.0,)
 
 
-def test_a_counter_that_begins_again_gives_no_negative_rate() -> None:
+def test_counter_reset_gives_no_negative_rate() -> None:
     meter = Meter()
     meter.rates(0.0, (100,))
     assert meter.rates(10.0, (5,)) == (0.0,)

@@ -13,7 +13,7 @@ from tests.support.in_memory.broker_fakes import RecordingPeer, make_consumer
 OPTIONAL = {"activeConsumerName", "keySharedMode", "msgDropRate"}
 
 
-async def test_one_that_keeps_nothing_shows_the_keys_of_one_that_does() -> None:
+async def test_non_persistent_subscription_has_the_same_keys() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     kept, _ = await world.subscribe(topic, "s", SubscriptionType.SHARED)

@@ -1,4 +1,4 @@
-"""What an acknowledgement settles: real cursor, dispatchers and consumers, a log in a list."""
+"""Effect of an acknowledgement: real cursor, dispatchers and consumers, a log in a list."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_ack_through_another_consumer_reaches_the_holder() -> None:
     assert log.cursor.is_acked(Position(7, 0)) and not log.cursor.is_acked(Position(7, 1))
 
 
-def test_part_of_a_batch_stays_held_until_the_rest_is_acked() -> None:
+def test_partly_acked_batch_stays_pending() -> None:
     log = ListLog(1, messages=4)
     shell = Shell(shared(log), log)
     consumer = shell.join(make_consumer(SHARED, 1, permits=4))
@@ -57,7 +57,7 @@ def test_a_key_is_free_when_its_entry_is_acked() -> None:
     assert not dispatcher._holders
 
 
-def test_passing_over_settles_what_consumers_hold_up_to_there() -> None:
+def test_skip_to_settles_pending_entries_up_to_the_position() -> None:
     log = ListLog(4)
     shell = Shell(shared(log), log)
     one, two = (shell.join(make_consumer(SHARED, number, permits=2)) for number in (1, 2))

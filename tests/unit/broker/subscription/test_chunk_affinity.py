@@ -66,7 +66,7 @@ def test_chunks_are_redelivered_in_order_when_their_consumer_leaves() -> None:
     assert mail(second) == [0, 1, 2]
 
 
-def test_a_nacked_message_comes_again_whole() -> None:
+def test_nacked_chunked_message_is_redelivered_completely() -> None:
     log = ListLog(3)
     shell = Shell(shared(log, chunk_of=in_threes), log)
     consumers = joined(shell, 2)
@@ -78,7 +78,7 @@ def test_a_nacked_message_comes_again_whole() -> None:
     assert sorted(again) == [[], [0, 1, 2]]
 
 
-def test_a_rest_without_its_beginning_goes_to_anybody() -> None:
+def test_chunks_without_a_first_chunk_go_to_any_consumer() -> None:
     """The first chunks were acknowledged before: the others do not wait for them."""
     log = ListLog(3)
     log.cursor.ack(Position(7, 0), 1)

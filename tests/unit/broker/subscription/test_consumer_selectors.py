@@ -1,4 +1,4 @@
-"""Who gets the next entry: turns with priorities, the hash ring, declared ranges, the active consumer of Failover."""
+"""Consumer selection: round robin with priorities, hash ring, sticky ranges, active consumer of Failover."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_second_exclusive_consumer_is_refused() -> None:
     assert len(shell.dispatcher.consumers) == 1
 
 
-def test_failover_goes_on_with_the_next_from_the_first_unacked() -> None:
+def test_failover_continues_at_the_first_unacked_entry() -> None:
     log = ListLog(4)
     shell = single(log)
     first, second = (shell.join(make_consumer(FAILOVER, n, permits=10)) for n in (1, 2))
@@ -91,7 +91,7 @@ def test_better_priority_takes_over() -> None:
     assert numbers(peer_of(better).messages()) == [0, 1]
 
 
-def test_redelivery_begins_again_behind_what_was_acked() -> None:
+def test_redelivery_starts_after_acknowledged_entries() -> None:
     log = ListLog(4)
     shell = single(log, EXCLUSIVE)
     consumer = shell.join(make_consumer(EXCLUSIVE, permits=10))
@@ -148,7 +148,7 @@ def test_shared_prefers_better_priority_while_it_is_ready() -> None:
     assert numbers(peer_of(spare).messages()) == [3, 4]
 
 
-def test_nacked_entries_come_back_counted_and_before_new_ones() -> None:
+def test_nacked_entries_are_redelivered_before_new_ones() -> None:
     log = ListLog(4)
     shell = Shell(shared(log), log, entries_max=3)
     consumer = shell.join(make_consumer(SHARED, permits=3))
@@ -162,7 +162,7 @@ def test_nacked_entries_come_back_counted_and_before_new_ones() -> None:
     assert [(body.message_id.entryId, body.redelivery_count) for body in found] == [(0, 1), (2, 1), (3, 0)]
 
 
-def test_what_a_leaver_held_goes_to_the_others_with_a_count() -> None:
+def test_pending_entries_of_a_leaving_consumer_are_redelivered() -> None:
     log = ListLog(2)
     shell = Shell(shared(log), log)
     leaver = shell.join(make_consumer(SHARED, 1, permits=2))
@@ -206,7 +206,7 @@ def test_subscription_at_its_unacked_limit_stops_reading() -> None:
     assert dispatcher.wants() is None
 
 
-def test_keyed_subscription_at_its_unacked_limit_stops_and_goes_on() -> None:
+def test_key_shared_pauses_at_its_unacked_limit() -> None:
     log = ListLog(9)
     dispatcher = keyed(log, unacked_max=3)
     shell = Shell(dispatcher, log)
@@ -310,7 +310,7 @@ def test_undeclared_slots_wait_for_an_owner() -> None:
     assert numbers(peer_of(late).messages()) == [0]
 
 
-def test_entries_gone_from_the_log_do_not_block_their_slot() -> None:
+def test_entries_missing_in_the_log_do_not_block_their_slot() -> None:
     log = ListLog(3)
     dispatcher = keyed(log, slots=1)
     shell = Shell(dispatcher, log)

@@ -1,4 +1,4 @@
-"""How a subscription reads: one block ahead of a reader that goes through a backlog, and never for nothing."""
+"""Reads of a subscription: at most one block ahead, and only for a backlog that is read in order."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_the_next_block_is_read_while_the_last_is_handed_out() -> None:
     assert scene.log.resident_reads == [10]
 
 
-async def test_what_is_in_memory_is_read_without_a_thread() -> None:
+async def test_blocks_in_memory_are_read_without_a_thread() -> None:
     scene = Scene(100)
     scene.log.resident = range(15, 72)
     await scene.read(0)
@@ -145,7 +145,7 @@ async def test_error_of_read_ahead_is_raised_by_the_next_read() -> None:
     assert await scene.read(30) == list(range(30, 40))
 
 
-async def test_only_what_is_stable_is_read_ahead() -> None:
+async def test_read_ahead_stops_at_the_stable_position() -> None:
     scene = Scene(50)
     scene.last = 19
     await scene.read(0)

@@ -1,4 +1,4 @@
-"""Compaction step by step: what is left of an entry, and what a crash or a failing disk leaves behind."""
+"""Compaction step by step: what remains of an entry, and the state after a crash or disk failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anabranch.storage.topic.topic_record import TopicRecord, decode_record, enc
 from tests.support.in_memory.broker import BrokerWorld
 
 
-def test_what_compaction_sees_of_an_entry() -> None:
+def test_messages_of_an_entry_for_compaction() -> None:
     assert messages_of(entries.build_entry(b"x", key="k")) == [Keyed("t:k", False)]
     assert messages_of(entries.build_entry(b"", key="k")) == [Keyed("t:k", True)]
     assert messages_of(entries.build_entry(b"x")) == [Keyed(None, False)]
@@ -75,7 +75,7 @@ async def filled(world: BrokerWorld, *pairs: tuple[str, bytes]) -> Topic:
     return topic
 
 
-async def test_a_crash_before_the_end_keeps_the_old_view() -> None:
+async def test_crash_during_compaction_keeps_the_old_view() -> None:
     world = await BrokerWorld().start()
     topic = await filled(world, ("a", b"1"), ("a", b"2"))
     topic.compactor.claim()
@@ -96,7 +96,7 @@ async def test_a_crash_before_the_end_keeps_the_old_view() -> None:
     assert topic.compactor.stats.status is Status.SUCCESS
 
 
-async def test_a_failing_disk_keeps_the_old_view() -> None:
+async def test_disk_failure_during_compaction_keeps_the_old_view() -> None:
     world = await BrokerWorld().start()
     topic = await filled(world, ("a", b"1"), ("a", b"2"))
     topic.compactor.claim()

@@ -1,4 +1,4 @@
-"""Fencing epochs: the highest is right, whatever comes back later, and the number of names is bounded."""
+"""Fencing epochs: the highest wins, they are saved, and the number of names is bounded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_highest_is_right() -> None:
     assert made.raise_to("task", 3)
 
 
-def test_what_was_kept_holds() -> None:
+def test_saved_fencing_epochs_are_loaded() -> None:
     made = Fences()
     made.raise_to("task", 2)
     again = Fences(made.dump())

@@ -1,4 +1,4 @@
-"""Attempts that share a name: the later one waits until what the earlier one has handed over is settled."""
+"""Producers that share a name: a later attempt waits until the appends of the earlier one are completed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Place:
         self.producers.pop(one.name, None)
 
 
-async def test_a_later_attempt_waits_for_what_is_in_flight() -> None:
+async def test_later_attempt_waits_for_entries_in_flight() -> None:
     old, heir = attempt(1, 1), attempt(2, 2)
     place = Place(old)
     sent = Publish(old, 7, 0, 7, 1, b"entry", True)

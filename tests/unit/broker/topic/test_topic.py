@@ -1,4 +1,4 @@
-"""One topic on memory: producers that race and fail, subscriptions that come and go, what survives a crash."""
+"""One topic in memory: producers that race and fail, subscriptions, state after a crash."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_two_newcomers_race_for_a_dead_name_and_one_wins() -> None:
     assert topic.producers == {"same": winner}
 
 
-async def test_same_producer_comes_back_with_a_higher_epoch() -> None:
+async def test_same_producer_reconnects_with_a_higher_epoch() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     peer = RecordingPeer()
@@ -183,7 +183,7 @@ async def test_sequences_survive_a_crash_without_a_snapshot() -> None:
     assert await world.publish(topic, 1, 2, 3, producer=world.producer("p")) == [topic.log.last_position]
 
 
-async def test_what_is_published_while_deduplication_is_switched_on_counts() -> None:
+async def test_publish_during_switch_to_deduplication_counts() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     producer = world.producer("p")
@@ -252,7 +252,7 @@ async def test_dead_exclusive_consumer_makes_room() -> None:
     assert list(subscription.consumers) == [consumer]
 
 
-async def test_acks_of_what_was_never_written_are_ignored() -> None:
+async def test_acks_of_unwritten_positions_are_ignored() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     subscription, consumer = await world.subscribe(topic)
@@ -264,7 +264,7 @@ async def test_acks_of_what_was_never_written_are_ignored() -> None:
     assert await subscription.backlog_messages() == 2
 
 
-async def test_cumulative_ack_beyond_the_end_covers_what_is_there() -> None:
+async def test_cumulative_ack_beyond_the_end_covers_all_entries() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     subscription, consumer = await world.subscribe(topic, kind=EXCLUSIVE)
@@ -295,7 +295,7 @@ async def test_redelivery_stamps_the_epoch_and_never_an_older_one() -> None:
     assert epochs == [0, 2, 2]
 
 
-async def test_delayed_messages_come_at_their_time() -> None:
+async def test_delayed_messages_are_delivered_at_their_time() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     subscription, consumer = await world.subscribe(topic)
@@ -349,7 +349,7 @@ async def test_reader_starts_at_its_position_and_leaves_no_cursor() -> None:
     assert "reader" not in topic.log.cursors
 
 
-async def test_reader_that_comes_back_at_once_keeps_its_new_cursor() -> None:
+async def test_reader_that_reconnects_at_once_keeps_its_new_cursor() -> None:
     """Its goodbye is still being worked on; the cursor of the return must not be swept away with it."""
     world = await BrokerWorld().start()
     topic = await world.topic()
@@ -363,7 +363,7 @@ async def test_reader_that_comes_back_at_once_keeps_its_new_cursor() -> None:
     assert "reader" in topic.log.cursors
 
 
-async def test_reader_that_seeks_and_never_returns_is_forgotten() -> None:
+async def test_reader_that_does_not_return_after_seek_is_deleted() -> None:
     world = await BrokerWorld(idle_topic_seconds=30).start()
     topic = await world.topic()
     await topic.add_producer(world.producer("keeps the topic in use"), None)
@@ -378,7 +378,7 @@ async def test_reader_that_seeks_and_never_returns_is_forgotten() -> None:
     assert "reader" not in topic.log.cursors
 
 
-async def test_unsubscribe_while_a_new_subscriber_comes() -> None:
+async def test_unsubscribe_during_a_new_subscribe() -> None:
     """In any order, a subscription that exists in the end has an existing cursor."""
     world = await BrokerWorld().start()
     topic = await world.topic()
@@ -477,7 +477,7 @@ async def test_backlog_counts_messages_when_batches_are_acked_in_parts(kind: Sub
     assert await subscription.backlog_messages() == 0
 
 
-async def test_backlog_of_an_ack_that_comes_without_a_delivery() -> None:
+async def test_backlog_after_an_ack_without_delivery() -> None:
     """After a reconnect a client may acknowledge what it was given before."""
     world = await BrokerWorld().start()
     topic = await world.topic()
@@ -507,7 +507,7 @@ async def test_backlog_is_answered_while_acks_never_stop() -> None:
     assert await subscription.backlog_messages() == await count(at[-1]) - await count(subscription.mark_delete)
 
 
-async def test_subscriptions_that_come_and_go_while_the_topic_closes() -> None:
+async def test_subscribe_and_unsubscribe_while_the_topic_closes() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     _, consumer = await world.subscribe(topic, "old")
@@ -525,7 +525,7 @@ async def test_subscriptions_that_come_and_go_while_the_topic_closes() -> None:
 
 
 @pytest.mark.parametrize("kind", list(SubscriptionType))
-async def test_acks_of_a_consumer_that_is_being_unsubscribed_change_nothing(kind: SubscriptionType) -> None:
+async def test_acks_during_unsubscribe_change_nothing(kind: SubscriptionType) -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     subscription, consumer = await world.subscribe(topic, kind=kind)

@@ -1,4 +1,4 @@
-"""The rates of one topic: what did not change keeps its debt, what is gone lets everybody go."""
+"""Rates of one topic: an unchanged rate keeps its debt, a removed rate releases all waiting producers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_without_limits_there_is_nothing() -> None:
     assert (scene.rates.publish_times, scene.rates.dispatch_times) == (0, 0)
 
 
-def test_a_rate_that_stays_keeps_its_bucket() -> None:
+def test_unchanged_rate_keeps_its_bucket() -> None:
     scene = Scene()
     limited = replace(FREE, publish_rate=Rate(1), dispatch_rate=Rate(2))
     scene.rates.apply(limited)

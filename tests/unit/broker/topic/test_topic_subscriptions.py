@@ -1,4 +1,4 @@
-"""The subscriptions of one topic on a log in memory: one cursor per name, readers leave nothing behind."""
+"""Subscriptions of one topic on an in-memory log: one cursor per name, none left by readers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_compaction_cursor_is_no_subscription() -> None:
     assert not scene.table.by_name
 
 
-async def test_a_reader_goes_with_its_last_consumer() -> None:
+async def test_reader_is_deleted_with_its_last_consumer() -> None:
     scene = await Scene().start()
     reader = await scene.create("reader", durable=False)
     kept = await scene.create("kept")

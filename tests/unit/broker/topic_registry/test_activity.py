@@ -1,4 +1,4 @@
-"""Idle topics are left alone: visits are counted, not time."""
+"""Idle topics are not visited; visits are counted."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def crowd() -> tuple[BrokerWorld, Topic, list[Topic]]:
     return world, topics[0], topics[1:]
 
 
-async def test_only_what_moves_is_looked_at_and_swept() -> None:
+async def test_only_active_topics_are_sampled_and_swept() -> None:
     world, busy, idle = await crowd()
     visits = VisitCounter(world, [busy, *idle])
     await visits.pass_by(WINDOW_SECONDS + 2 * SAMPLE_SECONDS)  # what was published is a minute ago by now

@@ -44,7 +44,7 @@ async def test_times_of_last_use() -> None:
     assert world.topics.sampler.sample(topic).subscriptions["s"].mark_ms == world.clock.now_ms()
 
 
-async def test_what_is_gone_is_forgotten() -> None:
+async def test_samples_of_unloaded_topics_are_dropped() -> None:
     world = await BrokerWorld().start()
     topic, other = await world.topic(), await world.topic(TopicName.parse("other"))
     await world.subscribe(topic, "s")
@@ -57,7 +57,7 @@ async def test_what_is_gone_is_forgotten() -> None:
     assert set(world.topics.sampler._samples) == {topic.name}
 
 
-async def test_totals_of_a_subscription_do_not_shrink_with_its_consumers() -> None:
+async def test_totals_do_not_shrink_when_consumers_leave() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     subscription, consumer = await world.subscribe(topic, "s", SubscriptionType.SHARED)

@@ -1,4 +1,4 @@
-"""All topics of a broker on memory: opened once, closed when idle, deleted, and nothing lost when one of them fails."""
+"""All topics of a broker in memory: opened once, unloaded when idle, deleted; one failure affects no other topic."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_failed_opening_is_tried_again_by_the_next() -> None:
     assert isinstance(await world.topics.get(NAME, create=True), Topic)
 
 
-async def test_topic_that_cannot_be_loaded_gives_its_log_back() -> None:
+async def test_topic_that_cannot_be_loaded_closes_its_log() -> None:
     world = await BrokerWorld(deduplication=True).start()
     topic = await world.topic()
     at = await world.publish(topic, 0, 1)
@@ -124,7 +124,7 @@ async def test_rollback_starts_so_many_seconds_ago() -> None:
     assert peer_of(consumer).messages() == [Position(last.ledger, last.entry - 1), last]
 
 
-async def test_idle_topics_are_closed_and_come_back() -> None:
+async def test_idle_topics_are_unloaded_and_loaded_again() -> None:
     world = await BrokerWorld(idle_topic_seconds=60).start()
     topic = await world.topic()
     at = await world.publish(topic, 0)
@@ -144,7 +144,7 @@ async def test_idle_topics_are_closed_and_come_back() -> None:
     assert peer_of(consumer).messages() == at
 
 
-async def test_sweeping_goes_on_when_one_topic_cannot_be_closed() -> None:
+async def test_sweep_continues_when_one_topic_cannot_be_closed() -> None:
     world = await BrokerWorld(idle_topic_seconds=60).start()
     bad, good = await world.topic(), await world.topic(OTHER)
 
@@ -163,7 +163,7 @@ async def test_sweeping_goes_on_when_one_topic_cannot_be_closed() -> None:
     assert third not in list(world.topics), "the sweep is still alive"
 
 
-async def test_deleted_topic_is_gone_and_its_name_starts_anew() -> None:
+async def test_name_of_a_deleted_topic_starts_empty() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     await world.publish(topic, 0, 1)
@@ -260,7 +260,7 @@ async def test_stopping_broker_refuses_topics() -> None:
 HEIR = Address("pulsar://owner:1", "http://heir:2")
 
 
-async def test_what_is_not_ours_is_neither_opened_nor_created() -> None:
+async def test_topic_of_another_broker_is_neither_opened_nor_created() -> None:
     world = await BrokerWorld().start()
     elsewhere = {OTHER}
 
@@ -296,7 +296,7 @@ async def test_topic_moved_away_while_opening_is_closed_again() -> None:
     assert world.topics.loaded(NAME) is None
 
 
-async def test_hand_over_closes_what_moves_and_tells_its_clients_later() -> None:
+async def test_hand_over_closes_topics_and_notifies_clients_later() -> None:
     world = await BrokerWorld().start()
     moving, staying = await world.topic(), await world.topic(OTHER)
     producer = world.producer("p")

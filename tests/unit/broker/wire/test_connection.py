@@ -1,4 +1,4 @@
-"""One connection on a stream in memory: what it sends when, when it stops reading, what ends it."""
+"""One connection on an in-memory stream: what it sends, when it stops reading, what closes it."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_a_fault_of_ours_ends_only_this_connection() -> None:
     assert scene.part.events == ["flow 1", "closed"]
 
 
-async def test_keep_alive_pings_and_gives_up() -> None:
+async def test_silent_client_is_pinged_then_closed() -> None:
     scene = await Scene(keep_alive_seconds=30).connected()
     scene.clock.advance(30)
     assert await scene.replies() == [BaseCommand.PING]
@@ -197,7 +197,7 @@ async def test_connection_without_connect_command_is_closed() -> None:
     assert scene.stream.ended
 
 
-async def test_reading_stops_at_the_hard_cap_and_goes_on_below_half() -> None:
+async def test_reading_pauses_at_the_cap_and_resumes_below_half() -> None:
     scene = await Scene(producer_bytes_max=64 << 10, connection_bytes_max=128 << 10).connected()
     states = []
     for change in (100 << 10, 28 << 10, 1, -(60 << 10), -(10 << 10)):
@@ -249,7 +249,7 @@ async def test_probe_of_a_silent_peer_closes_it() -> None:
     assert await scene.connection.is_alive() is False
 
 
-async def test_what_is_not_supported_is_an_error_with_the_request_id() -> None:
+async def test_unsupported_command_gets_an_error_with_its_request_id() -> None:
     scene = await Scene().connected()
     scene.receive(frame(BaseCommand(type=BaseCommand.NEW_TXN, new_txn=pb.CommandNewTxn(request_id=7))))
     await turn()
