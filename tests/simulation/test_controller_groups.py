@@ -48,7 +48,7 @@ from anabranch.controller.group.group_state import GroupState
 from anabranch.controller.records.subscription_registry import SubscriptionState
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import FencingToken, SegmentRef, Start, Status
-from anabranch.controller.topic.operation_events import TellLayout
+from anabranch.controller.topic.operation_events import AnnounceLayout
 from anabranch.metadata.interface import ABSENT
 from anabranch.model.errors import Error
 from tests.simulation.test_controller_operations import CHAOS_MS, ORDERED, SEEDS, Life, Producer
@@ -259,7 +259,7 @@ class GroupLeader(Leader):
 
     def _do(self, machine: Any, effect: Any) -> None:
         super()._do(machine, effect)
-        if isinstance(effect, TellLayout):
+        if isinstance(effect, AnnounceLayout):
             self.layout = effect.record
             for group in self.groups.values():
                 self.deliver(group, LayoutChanged(effect.record.layout))

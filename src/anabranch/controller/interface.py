@@ -187,7 +187,7 @@ class ScalableTopics(Protocol):
         """On any broker. The listener also gets the first layout."""
 
     async def register(
-        self, topic: TopicName, wish: Registration, listener: AssignmentListener
+        self, topic: TopicName, request: Registration, listener: AssignmentListener
     ) -> tuple[AssignedSegments, ConsumerRegistration]: ...
 
     def new_id(self) -> str:

@@ -278,25 +278,25 @@ class ScalableTopicService:
 
     # consumers --------------------------------------------------------------------------------------------------------
     async def register(
-        self, topic: TopicName, wish: Registration, listener: AssignmentListener
+        self, topic: TopicName, request: Registration, listener: AssignmentListener
     ) -> tuple[AssignedSegments, ConsumerLink]:
         async def work(controller: TopicController) -> tuple[AssignedSegments, ConsumerLink]:
-            group = await self._group(controller, wish)
-            return await group.register(wish.consumer, listener, wish.held, wish.generation)
+            group = await self._group(controller, request)
+            return await group.register(request.consumer, listener, request.held, request.generation)
 
         return await self.controllers.call(topic, work)
 
-    async def _group(self, controller: TopicController, wish: Registration) -> GroupCoordinator:
+    async def _group(self, controller: TopicController, request: Registration) -> GroupCoordinator:
         """The coordinator of the subscription, which is created if it does not exist."""
         await controller.wait_leading()
-        subscription = controller.groups.ordered(wish.subscription)
-        if subscription is None or subscription.kind is not wish.kind:
-            name = check_subscription_name(wish.subscription)
-            call = subscriptions.SubscribeCall(self.new_id(), name, wish.kind, wish.start)
+        subscription = controller.groups.ordered(request.subscription)
+        if subscription is None or subscription.kind is not request.kind:
+            name = check_subscription_name(request.subscription)
+            call = subscriptions.SubscribeCall(self.new_id(), name, request.kind, request.start)
             await controller.ask_subscription(call)
             subscription = controller.groups.ordered(name)
         if subscription is None:
-            raise NotLeading(f"subscription {wish.subscription} is being changed")
+            raise NotLeading(f"subscription {request.subscription} is being changed")
         return controller.groups.of(subscription)
 
 

@@ -78,11 +78,11 @@ async def test_who_slept_through_its_replacement_moves_nothing(tmp_path: Path, m
     may_register.set()
 
     async def registered(
-        self: ScalableTopicService, topic: TopicName, wish: Registration, listener: AssignmentListener
+        self: ScalableTopicService, topic: TopicName, request: Registration, listener: AssignmentListener
     ) -> Any:
-        if wish.consumer == "old":  # the news that its segment is another's come late
+        if request.consumer == "old":  # the news that its segment is another's come late
             await may_register.wait()
-        return await register(self, topic, wish, listener)
+        return await register(self, topic, request, listener)
 
     monkeypatch.setattr(OwnedSegment, "_check_admitted", noted)
     monkeypatch.setattr(ScalableTopicService, "register", registered)

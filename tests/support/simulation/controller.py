@@ -31,6 +31,9 @@ from anabranch.controller.segment_host import (
     SegmentRef,
 )
 from anabranch.controller.topic.operation_events import (
+    AnnounceDeleted,
+    AnnounceLayout,
+    AnnouncePlan,
     Answered,
     Ask,
     Asked,
@@ -49,12 +52,10 @@ from anabranch.controller.topic.operation_events import (
     Rested,
     SaveRecord,
     SubscriptionsKnown,
-    TellDeleted,
-    TellLayout,
-    TellPlan,
 )
 from anabranch.controller.topic.operation_workflow import OperationWorkflow
 from anabranch.controller.topic.subscription_workflow import (
+    AnnounceSubscriptions,
     CursorRest,
     CursorRested,
     LayoutKnown,
@@ -67,7 +68,6 @@ from anabranch.controller.topic.subscription_workflow import (
     SubscriptionAsked,
     SubscriptionCall,
     SubscriptionWorkflow,
-    TellSubscriptions,
 )
 from anabranch.metadata.interface import ABSENT, Change
 from anabranch.metadata.memory.data import MemoryData
@@ -505,9 +505,9 @@ class Leader:
                 world.at(min(50 * 2**failures, 1_000), lambda: deliver(machine, Rested(what)))
             case CursorRest(which, failures):
                 world.at(min(50 * 2**failures, 1_000), lambda: deliver(machine, CursorRested(which)))
-            case TellPlan(record) | TellLayout(record):
+            case AnnouncePlan(record) | AnnounceLayout(record):
                 deliver(self.subs, LayoutKnown(record))
-            case TellSubscriptions(names):
+            case AnnounceSubscriptions(names):
                 deliver(self.ops, SubscriptionsKnown(names))
             case Reply(operation_id, error, _):
                 self.say(f"reply {operation_id}: {error.code if error else 'done'}")
@@ -515,7 +515,7 @@ class Leader:
             case StepDown(reason):
                 self.say(f"steps down: {reason}")
                 self.is_dead = True
-            case TellDeleted():
+            case AnnounceDeleted():
                 self.is_dead = True
             case _:
                 self.do_more(machine, effect)

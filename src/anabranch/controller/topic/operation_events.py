@@ -181,21 +181,21 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True)
-class TellPlan:
+class AnnouncePlan:
     """An operation runs on the layout of this record. Watchers can prepare for the planned children."""
 
     record: TopicRecord
 
 
 @dataclass(frozen=True, slots=True)
-class TellLayout:
+class AnnounceLayout:
     """The layout of this record is valid and no operation runs: push it to watchers, compute assignments."""
 
     record: TopicRecord
 
 
 @dataclass(frozen=True, slots=True)
-class TellDeleted:
+class AnnounceDeleted:
     """The topic is deleted."""
 
 
@@ -208,4 +208,15 @@ class Reply:
     epoch: int
 
 
-Effect = ReadRecord | SaveRecord | RemoveRecord | Ask | Rest | TellPlan | TellLayout | TellDeleted | Reply | StepDown
+Effect = (
+    ReadRecord
+    | SaveRecord
+    | RemoveRecord
+    | Ask
+    | Rest
+    | AnnouncePlan
+    | AnnounceLayout
+    | AnnounceDeleted
+    | Reply
+    | StepDown
+)

@@ -35,6 +35,9 @@ from anabranch.controller.records.topic_record import (
 )
 from anabranch.controller.segment_host import CursorSpec, Request, SealFacts, SegmentRef, Start, Status
 from anabranch.controller.topic.operation_events import (
+    AnnounceDeleted,
+    AnnounceLayout,
+    AnnouncePlan,
     Answered,
     Ask,
     Asked,
@@ -59,9 +62,6 @@ from anabranch.controller.topic.operation_events import (
     SaveRecord,
     SplitCall,
     SubscriptionsKnown,
-    TellDeleted,
-    TellLayout,
-    TellPlan,
     TooManyCalls,
 )
 from anabranch.model.errors import Error
@@ -120,7 +120,9 @@ class OperationWorkflow:
         self._deleted: set[int] = set()
         self._busy: set[_Key] = set()  # sent and not answered, or pausing
         self._failures: dict[_Key, int] = {}
-        self._announced: tuple[int, str | None] | None = None  # epoch and operation of the last TellPlan or TellLayout
+        self._announced: tuple[int, str | None] | None = (
+            None  # epoch and operation of the last AnnouncePlan or AnnounceLayout
+        )
         self._is_over = False
 
     def begin(self) -> list[Effect]:
@@ -194,7 +196,7 @@ class OperationWorkflow:
         segment_id, progress = request.segment.segment_id, self._progress
         if isinstance(request, host.Delete):
             self._deleted.add(segment_id)
-        elif isinstance(request, host.Create) and request.operation == _BIRTH:
+        elif isinstance(request, host.Create) and request.operation == _INITIAL:
             self._made.add(segment_id)
         elif progress is None or progress.operation_id != request.operation:
             return  # for an operation that is finished
@@ -248,7 +250,7 @@ class OperationWorkflow:
         self._incarnation = record.incarnation
         effects = self._settle(record)
         if record.leader_term < self._term:
-            return effects + self._take_office(record)
+            return effects + self._begin_term(record)
         if record.is_deleting:
             return effects + self._delete_topic(record)
         if record.operation is not None:
@@ -266,7 +268,7 @@ class OperationWorkflow:
         if record.leader_term == self._term and not record.is_deleting:
             now = record.epoch, None if record.operation is None else record.operation.operation_id
             if now != self._announced:
-                effects.append((TellLayout if record.operation is None else TellPlan)(record))
+                effects.append((AnnounceLayout if record.operation is None else AnnouncePlan)(record))
             self._announced = now
         for operation_id, call in tuple(self._calls.items()):
             outcome = record.outcome(operation_id)
@@ -279,11 +281,11 @@ class OperationWorkflow:
                 effects.append(self._reply(call, OperationAborted(record.last_operation.reason)))
         return effects
 
-    def _take_office(self, record: TopicRecord) -> list[Effect]:
+    def _begin_term(self, record: TopicRecord) -> list[Effect]:
         if record.leader_term == 0:  # never led before: its segments may not exist yet, and it has no subscriptions
             unmade = [segment for segment in record.layout.active if segment.segment_id not in self._made]
             if unmade:
-                return self._ask(host.Create(_BIRTH, self._ref(segment), ()) for segment in unmade)
+                return self._ask(host.Create(_INITIAL, self._ref(segment), ()) for segment in unmade)
         return self._save(record, f"term {self._term} begins")
 
     def _start(self, record: TopicRecord) -> list[Effect]:
@@ -388,7 +390,7 @@ class OperationWorkflow:
 
     def _gone(self) -> list[Effect]:
         self._is_over = True
-        effects: list[Effect] = [TellDeleted()]
+        effects: list[Effect] = [AnnounceDeleted()]
         for call in tuple(self._calls.values()):
             is_wanted = isinstance(call, DeleteCall)
             effects.append(self._reply(call, None if is_wanted else TopicGone(f"{self._topic} was deleted")))
@@ -400,7 +402,7 @@ class OperationWorkflow:
         return [*replies, StepDown(reason)]
 
 
-_BIRTH = "birth"
+_INITIAL = "birth"
 _SWEEP = "sweep"
 
 

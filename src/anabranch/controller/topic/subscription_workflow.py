@@ -2,7 +2,7 @@
 
     subscribe ──▶ registry: CREATING ──▶ a cursor on every segment, planned children too ──▶ registry: READY ──▶ answer
 
-From CREATING on, the operation workflow creates new segments with the cursor; it gets `TellSubscriptions` once the
+From CREATING on, the operation workflow creates new segments with the cursor; it gets `AnnounceSubscriptions` once the
 registry is durable. A segment that was planned before is in the record of `LayoutKnown`, so none is missed. Seek and
 clear-backlog are intents in the registry too: once written they are completed on all segments, also by a later leader.
 During the seek of an ordered subscription no consumer reads:
@@ -108,7 +108,7 @@ class RegistryDoubtful:
 
 @dataclass(frozen=True, slots=True)
 class LayoutKnown:
-    """The topic's record, at every TellPlan and TellLayout of the workflow."""
+    """The topic's record, at every AnnouncePlan and AnnounceLayout of the workflow."""
 
     record: TopicRecord
 
@@ -163,13 +163,13 @@ class CursorRest:
 
 
 @dataclass(frozen=True, slots=True)
-class TellSubscriptions:
+class AnnounceSubscriptions:
     """For the operation workflow (SubscriptionsKnown): the subscriptions whose cursors new segments get."""
 
     subscriptions: frozenset[str]
 
 
-Effect = ReadRegistry | SaveRegistry | CursorRest | TellSubscriptions | Halt | Resume | Ask | Reply | StepDown
+Effect = ReadRegistry | SaveRegistry | CursorRest | AnnounceSubscriptions | Halt | Resume | Ask | Reply | StepDown
 
 _Todo = tuple[str, int]
 """An intent and a segment on which it is done."""
@@ -205,7 +205,7 @@ class SubscriptionWorkflow:
         self._done: set[_Todo] = set()
         self._busy: dict[Request | ReadRegistry, int] = {}  # sent or pausing, with its number of failures
         self._pauses: dict[str, _Pause] = {}  # by operation
-        self._announced: frozenset[str] | None = None  # by the last TellSubscriptions
+        self._announced: frozenset[str] | None = None  # by the last AnnounceSubscriptions
         self._is_over = False
 
     def begin(self) -> list[Effect]:
@@ -293,7 +293,7 @@ class SubscriptionWorkflow:
         effects: list[Effect] = []
         if registry.cursors != self._announced:
             self._announced = registry.cursors
-            effects.append(TellSubscriptions(self._announced))
+            effects.append(AnnounceSubscriptions(self._announced))
         changed = registry
         for subscription in registry.subscriptions.values():
             requests = list(self._requests(subscription, record))

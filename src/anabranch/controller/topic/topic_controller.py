@@ -1,7 +1,7 @@
 """Controller of one topic: the asyncio shell around its state machines, for one leader term.
 
-    OperationWorkflow ◀──── TellSubscriptions ──── SubscriptionWorkflow
-        └── TellPlan, TellLayout ──▶ SubscriptionWorkflow, groups
+    OperationWorkflow ◀──── AnnounceSubscriptions ──── SubscriptionWorkflow
+        └── AnnouncePlan, AnnounceLayout ──▶ SubscriptionWorkflow, groups
 
 It performs each effect once and delivers the outcome as an event; it decides nothing. Every request to a segment's
 owner carries the term and a growing number. Nothing starts in the constructor; every task ends with `close`.
@@ -297,9 +297,9 @@ class TopicController:
                 self.later(self._pause(failures), machine, steps.Rested(what))
             case registering.CursorRest(what, failures):
                 self.later(self._pause(failures), machine, registering.CursorRested(what))
-            case steps.TellPlan(record) | steps.TellLayout(record):
+            case steps.AnnouncePlan(record) | steps.AnnounceLayout(record):
                 self._tell(record)
-            case registering.TellSubscriptions(names):
+            case registering.AnnounceSubscriptions(names):
                 self.deliver(self.ops, steps.SubscriptionsKnown(names))
                 if not self._is_restored:
                     self._is_restored = True
@@ -314,7 +314,7 @@ class TopicController:
                 self._reply(operation_id, error, epoch)
             case events.StepDown(reason):
                 self.stop_leading(reason)
-            case steps.TellDeleted():
+            case steps.AnnounceDeleted():
                 self._listener.topic_changed(self.topic, None)
                 self._gone()
             case _:

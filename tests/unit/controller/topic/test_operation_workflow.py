@@ -11,6 +11,9 @@ from anabranch.controller.events import StepDown
 from anabranch.controller.records.topic_record import Outcome, Phase, TopicRecord
 from anabranch.controller.segment_host import Done, HostError, HostUnavailable, SealFacts, SegmentRef, StaleTerm, Status
 from anabranch.controller.topic.operation_events import (
+    AnnounceDeleted,
+    AnnounceLayout,
+    AnnouncePlan,
     Answered,
     Ask,
     Asked,
@@ -32,9 +35,6 @@ from anabranch.controller.topic.operation_events import (
     SaveRecord,
     SplitCall,
     SubscriptionsKnown,
-    TellDeleted,
-    TellLayout,
-    TellPlan,
 )
 from anabranch.controller.topic.operation_workflow import CALLS_MAX, OperationWorkflow
 from anabranch.model.layout import Layout, LayoutLimits
@@ -98,7 +98,7 @@ class TestSplit:
         bench.lead("a", "b")
         begun = bench.tell(Asked(SplitCall("op", 0)))
         assert asked(begun) == [("Create", 1), ("Create", 2)]
-        assert TellPlan in kinds(begun)
+        assert AnnouncePlan in kinds(begun)
         assert bench.stored.operation is not None
         assert bench.stored.epoch == 0
         assert bench.stored.layout.next_segment_id == 3
@@ -113,7 +113,7 @@ class TestSplit:
         assert asked(sealed) == [("Seal", 0)]
         assert bench.machine.phase is Phase.SEAL
         done = bench.answer(sealed[0])
-        assert kinds(done) == [TellLayout, Reply]
+        assert kinds(done) == [AnnounceLayout, Reply]
         assert done[1] == Reply("op", None, 1)
         assert bench.stored.outcome("op") is Outcome.COMMITTED
         assert [s.segment_id for s in bench.stored.layout.active] == [1, 2]
@@ -239,7 +239,7 @@ class TestAbort:
         (reply,) = [e for e in done if isinstance(e, Reply)]
         assert reply.error is not None
         assert reply.error.code == "operation-aborted"
-        assert TellLayout in kinds(done)  # planned children no longer belong to the topic
+        assert AnnounceLayout in kinds(done)  # planned children no longer belong to the topic
         for effect in done:
             if isinstance(effect, Ask):
                 bench.answer(effect)
@@ -288,7 +288,7 @@ def test_new_topic_gets_segments_before_its_first_term() -> None:
     assert asked(made) == [("Create", 0), ("Create", 1)]
     assert bench.stored.leader_term == 0
     bench.answer(made[0])
-    assert kinds(bench.answer(made[1])) == [TellLayout]
+    assert kinds(bench.answer(made[1])) == [AnnounceLayout]
     assert bench.stored.leader_term == 1
 
 
@@ -319,7 +319,7 @@ def test_next_leader_finishes_a_deletion() -> None:
     assert asked(effects) == [("Delete", 0), ("Delete", 1)]
     assert successor.answer(effects[0]) == []
     assert successor.answer(effects[1]) == [RemoveRecord(9, successor.version)]
-    assert successor.tell(RecordRemoved()) == [TellDeleted()]
+    assert successor.tell(RecordRemoved()) == [AnnounceDeleted()]
 
 
 def test_repeated_delete_leaves_the_next_incarnation() -> None:

@@ -18,6 +18,7 @@ from anabranch.controller.records.topic_record import TopicRecord, aborted, comm
 from anabranch.controller.segment_host import Done, HostUnavailable, SegmentMissing, Start
 from anabranch.controller.topic.operation_events import Answered, Ask, Failed, Reply
 from anabranch.controller.topic.subscription_workflow import (
+    AnnounceSubscriptions,
     CursorRest,
     CursorRested,
     Effect,
@@ -32,7 +33,6 @@ from anabranch.controller.topic.subscription_workflow import (
     SubscribeCall,
     SubscriptionAsked,
     SubscriptionWorkflow,
-    TellSubscriptions,
     UnsubscribeCall,
 )
 from anabranch.model.layout import NO_LIMITS, Layout
@@ -91,7 +91,7 @@ def starts(effects: list[Effect]) -> dict[int, Start]:
 def test_subscribe_registers_first_and_answers_after_all_cursors() -> None:
     bench = Bench(idle())
     begun = bench.subscribe()
-    assert begun[0] == TellSubscriptions(frozenset({"s"}))
+    assert begun[0] == AnnounceSubscriptions(frozenset({"s"}))
     assert starts(begun) == {0: Start.LATEST}
     assert bench.stored is not None
     assert bench.stored.subscriptions["s"].state is SubscriptionState.CREATING
@@ -146,7 +146,7 @@ def test_unsubscribe() -> None:
     bench = Bench(idle())
     bench.answer_all(bench.subscribe())
     begun = bench.tell(SubscriptionAsked(UnsubscribeCall("bye", "s")))
-    assert begun[0] == TellSubscriptions(frozenset())  # new segments get none before the old ones lose theirs
+    assert begun[0] == AnnounceSubscriptions(frozenset())  # new segments get none before the old ones lose theirs
     assert bench.answer_all(begun) == [Reply("bye", None, 0)]
     assert bench.stored is not None
     assert bench.stored.subscriptions == {}
@@ -204,7 +204,7 @@ class TestASeekInOrder:
 
     def test_next_leader_repeats_the_halt(self) -> None:
         successor = Bench(committed(splitting(), "op", {0: Seal(3)}, now_ms=3), 2, self.begun().stored)
-        assert [effect for effect in successor.begun if not isinstance(effect, TellSubscriptions)] == [
+        assert [effect for effect in successor.begun if not isinstance(effect, AnnounceSubscriptions)] == [
             Halt("s", "seek")
         ]
         asked = [e.request for e in successor.tell(Halted("seek", 9)) if isinstance(e, Ask)]
