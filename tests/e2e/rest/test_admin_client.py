@@ -1,4 +1,4 @@
-"""The admin client against a real broker: every route of its description, the main verbs on both faces, errors."""
+"""The admin client against a real broker: every route, the main calls (async and blocking), errors."""
 
 from __future__ import annotations
 

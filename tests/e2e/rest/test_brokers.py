@@ -1,4 +1,4 @@
-"""What the HTTP port tells about brokers: names, leader, what is loaded, how it is configured; secrets stay inside."""
+"""Brokers over HTTP: names, leader, loaded topics, configuration without secrets."""
 
 from __future__ import annotations
 

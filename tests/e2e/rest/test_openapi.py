@@ -1,4 +1,4 @@
-"""The description at /openapi.json: it covers what is served, and whatever it allows is answered without a fault."""
+"""The description at /openapi.json: it covers all routes, and every call that it allows is answered without a 500."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker ends connections that were idle for long: the next call of the blocking client goes over a new one."""
+"""After the broker closed an idle connection, the next call of the blocking client opens a new one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/metrics of a real node: what it says of real traffic, that it is well formed, that it never holds the loop."""
+"""/metrics of a real node: values for real traffic, format, and that it does not block the event loop."""
 
 from __future__ import annotations
 

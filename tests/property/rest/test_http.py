@@ -1,4 +1,4 @@
-"""Bytes from anywhere: the HTTP port answers or closes, in time, and goes on serving others."""
+"""Arbitrary bytes: the HTTP port answers or closes in time, and keeps serving other connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is presented as credentials ends in an identity or a refusal, never in anything else."""
+"""Arbitrary credentials end in an identity or a refusal, never in another error."""
 
 from __future__ import annotations
 

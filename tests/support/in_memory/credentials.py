@@ -1,6 +1,6 @@
 """Keys, tokens, certificates and password files for tests of security, and brokers' settings that use them.
 
-Everything is made fresh in a directory of the test's own; nothing here is worth anything elsewhere.
+Everything is created in the test's directory.
 """
 
 from __future__ import annotations

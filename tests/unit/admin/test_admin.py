@@ -1,4 +1,4 @@
-"""The admin client: every route has a method, the two faces are one, requests are what they should be."""
+"""The admin client: async and blocking calls are the same, and requests are formed correctly."""
 
 from __future__ import annotations
 

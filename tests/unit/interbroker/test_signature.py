@@ -1,4 +1,4 @@
-"""Only holders of the secret are heard, once, in time, by the one they meant."""
+"""Only requests that are signed with the secret are accepted: once, in time, by the receiver they name."""
 
 from __future__ import annotations
 

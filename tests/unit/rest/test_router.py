@@ -1,4 +1,4 @@
-"""Finding the route a request means, and the status an error gets."""
+"""The route of a request, and the HTTP status of an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one decision: every action, every kind of role. And that nothing can be asked without a decision."""
+"""Authorization: every action, every kind of role, and that every action has a rule."""
 
 from __future__ import annotations
 

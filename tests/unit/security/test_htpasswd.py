@@ -1,4 +1,4 @@
-"""htpasswd files: the kinds of entries, changes while running, and what a wrong guess may learn."""
+"""htpasswd files: kinds of entries, changes while the broker runs, and refusals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_bcrypt_of_every_prefix() -> None:
         assert matches(stored.replace("$2b$", prefix, 1), b"pass word")
         assert not matches(stored.replace("$2b$", prefix, 1), b"pass_word")
     long = bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4)).decode()
-    assert matches(long, b"x" * 80)  # bcrypt never looked further, and htpasswd cuts too
+    assert matches(long, b"x" * 80)  # bcrypt reads no more bytes, and htpasswd truncates too
     assert not matches("$2y$04$broken", b"x")
 
 
@@ -105,7 +105,7 @@ async def test_unknown_user_takes_as_long_as_a_known_one(
         await method.identify(basic("alice", "x"), 0)
     assert len(checks) == 2
     assert str(unknown.value) == str(known.value)
-    with pytest.raises(Unauthenticated):  # even with the password of whom it was compared with
+    with pytest.raises(Unauthenticated):  # even with the password of the entry that it was compared with
         await method.identify(basic("mallory", PASSWORDS["alice"]), 0)
 
 
@@ -150,7 +150,7 @@ async def test_each_method_accepts_only_its_own_credentials(tmp_path: Path, bloc
         Credentials("token", b"x"),
         Credentials("basic", b"x" * 70_000),
     ]
-    for credentials in refused:  # never silently the guest
+    for credentials in refused:  # never the anonymous role
         with pytest.raises(Unauthenticated):
             await both.identify(credentials, 0)
     assert (both.successes, both.failures) == (4, len(refused))

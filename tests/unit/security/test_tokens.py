@@ -30,7 +30,7 @@ def text64(data: bytes) -> bytes:
 
 
 def by_hand(claims: Any, secret: bytes = SECRET, header: Any = None) -> bytes:
-    """HS256 on the standard library alone: the twin that PyJWT is compared with."""
+    """HS256 on the standard library alone, to compare PyJWT with."""
     head = {"alg": "HS256", "typ": "JWT"} if header is None else header
     signed = text64(json.dumps(head).encode()) + b"." + text64(json.dumps(claims).encode())
     return signed + b"." + text64(hmac.digest(secret, signed, hashlib.sha256))

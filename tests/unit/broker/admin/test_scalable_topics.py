@@ -1,4 +1,4 @@
-"""How far subscriptions are, by segment: from what owners and the leader say."""
+"""Positions of subscriptions by segment, from the stats of owners and leader."""
 
 from __future__ import annotations
 

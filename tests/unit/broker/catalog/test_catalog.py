@@ -1,4 +1,4 @@
-"""What exists: tenants, namespaces, partitioned topics, on the memory store."""
+"""Tenants, namespaces and partitioned topics, on the memory store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another broker wrote is looked at here: only what is loaded, each thing once, everything after a gap."""
+"""Changes of other brokers: only loaded namespaces are checked, each once, and all of them after a gap."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_gap_in_hints_checks_everything_loaded() -> None:
 
 
 class Parts:
-    """Topics and connections that only write down what they were told."""
+    """Records the calls that topics and connections get."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

@@ -1,4 +1,4 @@
-"""Policies as values and as rules: what holds, what follows, and what time does; clocks move by hand."""
+"""Policies as values, as rules and over time, on a manual clock."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_bundles() -> None:
             bundles.parse_range(wrong_range, places)
 
 
-# -- topics nobody uses
+# -- inactive topics
 
 
 def test_inactive_topics_are_deleted() -> None:
@@ -202,7 +202,7 @@ def test_unloaded_scan_loads_each_topic_periodically() -> None:
     assert history.choose(names[:3], REVISIT_SECONDS) == names[:3]
 
 
-# -- what time does, in a world of its own
+# -- time-based policies
 
 
 async def governed(world: BrokerWorld, **record: Any) -> Topic:

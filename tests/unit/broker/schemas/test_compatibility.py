@@ -1,4 +1,4 @@
-"""Compatibility of schemas: every strategy, every kind of change, every type; definitions that are none."""
+"""Compatibility of schemas: every strategy, every kind of change, every type, and invalid definitions."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_protobuf_must_match_exactly() -> None:
     assert objection(Strategy.FULL, protobuf(package="q"), [protobuf()]) is not None
 
 
-# -- what is no schema, or too much of one
+# -- invalid and too large schemas
 
 
 @pytest.mark.parametrize(

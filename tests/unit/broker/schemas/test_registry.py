@@ -1,4 +1,4 @@
-"""The registry on a store in memory: numbers, identity, policies, deletion, and writers that meet each other."""
+"""The registry on a store in memory: numbers, identity, policies, deletion and concurrent writers."""
 
 from __future__ import annotations
 

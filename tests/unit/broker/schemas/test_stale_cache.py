@@ -1,4 +1,4 @@
-"""What metadata said last stands in while the store is away, and only then."""
+"""The last known value is served while the store is unavailable, and only then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the paths of scalable topics say: filters, ring positions, ids, and which topic a path means."""
+"""Parameters of the scalable topic routes: filters, ring positions, ids, topic names."""
 
 from __future__ import annotations
 
