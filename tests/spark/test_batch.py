@@ -122,9 +122,9 @@ def test_a_topic_that_is_not_there(spark: Any, broker: BrokerProcess) -> None:
 
 
 def test_secrets_are_not_told(spark: Any, broker: BrokerProcess) -> None:
-    with pytest.raises(PySparkException) as told:
+    with pytest.raises(PySparkException) as caught:
         reader(spark, broker, topic="batch-nowhere", **{"client.token": "s3cr3t"}).load().count()
-    assert "s3cr3t" not in str(told.value)
+    assert "s3cr3t" not in str(caught.value)
 
 
 def test_sql_tables_follow_the_head(spark: Any, broker: BrokerProcess) -> None:

@@ -123,9 +123,9 @@ def test_an_audit_finds_doubles_gaps_and_disorder(spark: Any, rivers: ScalableBr
 
 
 def test_jobs_on_a_topic_with_a_past(spark: Any, rivers: ScalableBroker, tmp_path: Path) -> None:
-    topic, twin = named("jobs"), named("jobs-twin")
+    topic, copied = named("jobs"), named("jobs-copy")
     rivers.create(topic, 2)
-    rivers.create(twin, 1)
+    rivers.create(copied, 1)
     traffic = Traffic(rivers.service_url, topic, keys=20)
     traffic.publish(30)
     rivers.split(topic, 1)
@@ -145,8 +145,8 @@ def test_jobs_on_a_topic_with_a_past(spark: Any, rivers: ScalableBroker, tmp_pat
     for name, said in (("nothing", "has no Parquet files"), ("foreign", "has no column value")):
         with pytest.raises(BadSparkOption, match=said):
             copy(spark, CopyJob(url, f"parquet:{tmp_path / name}", named("jobs-none"), str(tmp_path / f"of-{name}")))
-    assert copy(spark, CopyJob(url, topic, twin, str(tmp_path / "two"))).rows == traffic.total
-    verdict = audit(spark, url, twin, counter="n")
+    assert copy(spark, CopyJob(url, topic, copied, str(tmp_path / "two"))).rows == traffic.total
+    verdict = audit(spark, url, copied, counter="n")
     assert verdict.is_sound, verdict
     assert (verdict.messages, verdict.keys) == (traffic.total, 20)
     traffic.sent["key-0"] -= 1  # a message that was there before comes again

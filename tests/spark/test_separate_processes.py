@@ -1,4 +1,4 @@
-"""What runs in processes of its own: the example of the guide, the command line, Spark Connect."""
+"""Separate processes: the example of the guide, the command line, Spark Connect."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def test_limits_restarts_and_lag(spark: Any, broker: BrokerProcess, tmp_path: Pa
     for _ in range(3):
         traffic.publish(20)
     options = {"maxRowsPerTrigger": "200"}
-    told: list[Lag] = []
-    listener = LagListener(told.append)
+    reported: list[Lag] = []
+    listener = LagListener(reported.append)
     spark.streams.addListener(listener)
     query = to_parquet(stream(spark, broker, "stream-limits", **options), tmp_path).trigger(availableNow=True).start()
     finish(query)
@@ -57,9 +57,9 @@ def test_limits_restarts_and_lag(spark: Any, broker: BrokerProcess, tmp_path: Pa
     assert [one["numInputRows"] for one in progress] == [200, 200, 200]
     assert json.loads(progress[0]["sources"][0]["latestOffset"])["backlogRows"] == 400
     assert json.loads(progress[-1]["sources"][0]["latestOffset"])["backlogRows"] == 0
-    wait_until(lambda: bool(told) and told[-1].batch >= 2, "the listener has heard of every batch")
+    wait_until(lambda: bool(reported) and reported[-1].batch >= 2, "the listener got every batch")
     spark.streams.removeListener(listener)
-    assert [one.backlog_rows for one in told if one.query == query.id][:3] == [400, 200, 0]
+    assert [one.backlog_rows for one in reported if one.query == query.id][:3] == [400, 200, 0]
     first, second, _ = offsets_in(tmp_path / "checkpoint")
     assert "b" in next(iter(first["topics"].values()))["s"]["0"], "batch 0 says where it began"
     assert "b" not in next(iter(second["topics"].values()))["s"]["0"]

@@ -67,7 +67,7 @@ def wait_swept(rivers: ScalableBroker, name: str) -> None:
         topic = named(f"{name}-witness-{number}")
         rivers.create(topic, 1)
         rivers.split(topic, 0)
-        wait_until(partial(is_swept, rivers, topic), "what nobody reads is swept")
+        wait_until(partial(is_swept, rivers, topic), "unread segments are deleted")
 
 
 def test_what_is_unread_stays_and_what_is_read_goes(spark: Any, rivers: ScalableBroker, tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_a_segment_that_went_unread_is_a_loss(spark: Any, rivers: ScalableBroker
     query.run()
     traffic.publish(3)
     rivers.split(topic, 0)
-    rivers.unsubscribe(topic, "held")  # nobody keeps it any more
-    wait_until(lambda: rivers.segments(topic) == [1, 2], "nobody reads the parent")
+    rivers.unsubscribe(topic, "held")  # nothing retains it any more
+    wait_until(lambda: rivers.segments(topic) == [1, 2], "the parent is deleted")
     traffic.publish(1)
     with pytest.raises(PySparkException, match=r"segment 0: the next entry to read was .* but the segment is gone"):
         query.run()

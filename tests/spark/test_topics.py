@@ -191,15 +191,17 @@ def test_a_cluster_that_asks_for_a_token_over_tls(spark: Any, tmp_path: Path) ->
         found = spark.read.format("anabranch").option("serviceUrl", url).option("topic", "secured-out").options(**plain)
         read = found.load()
         assert sorted(int(bytes(row.value)) for row in read.collect()) == list(range(20))
-        told = [read._jdf.queryExecution().toString()]
-        told += [path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
-        assert "secured-in" in "".join(told), "what was looked through is what was meant"
+        texts = [read._jdf.queryExecution().toString()]
+        texts += [
+            path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()
+        ]
+        assert "secured-in" in "".join(texts), "what was looked through is what was meant"
         for wrong in ({**plain, "client.token": token[:-4] + "AAAA"}, {"client.token": token}):
             with pytest.raises(PySparkException) as refused:
                 made = spark.read.format("anabranch").option("serviceUrl", url).option("topic", "secured-out")
                 made.option("operationTimeoutMs", "2000").options(**wrong).load().count()
-            told.append(str(refused.value))
-        assert token[:-4] not in "".join(told), "nothing secret in plans, checkpoints and errors"
+            texts.append(str(refused.value))
+        assert token[:-4] not in "".join(texts), "nothing secret in plans, checkpoints and errors"
 
 
 def _tls_url(broker: Broker, token: str) -> str:

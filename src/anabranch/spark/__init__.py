@@ -1,21 +1,16 @@
-"""The data pipeline: Spark reads and writes topics, in batches and as streams, through PySpark's Python data sources.
+"""The data pipeline: Spark reads and writes topics, as batches and as streams, through PySpark's Python data sources.
 
-| module                       | knows                                                                             |
-|------------------------------|-----------------------------------------------------------------------------------|
-| `offsets` `view` `cuts` `plan` | values and decisions: where a query is, what there is, what comes next. Pure      |
-| `wanted`                     | which keys a query wants. Pure                                                    |
-| `options` `access` `schema`  | what users say                                                                    |
-| `cluster` `fetch`            | brokers: questions, ranges of entries                                             |
-| `rows` `values` `reading`    | entries as Arrow                                                                  |
-| `planning` `admission`       | from options to offsets and ranges; how much a batch takes in                     |
-| `stream` `source` `segments` | what Spark calls to read                                                          |
-| `holding`                    | what a query's subscription keeps                                                 |
-| `sink` `outlet` `lane`       | what Spark calls to write; one task's way out to one topic                        |
-| `replay` `tally`             | does a batch that runs again bring the same rows?                                 |
-| `buckets` `moments`          | for users: rows in fixed buckets, offsets of a moment                             |
-| `listener`                   | lag, for those who export metrics                                                 |
-| `copying` `auditing` `figures` | jobs, also `anabranch spark …`                                                    |
-| `simulating` `scaling`       | one more: what a scaling policy would have done; its rules. Pure                  |
+| module | what it is |
+|---|---|
+| `data_source` | the data source `anabranch`: schema, readers, writers |
+| `options` | options of source and sink |
+| `columns` | columns of a topic, as Spark and Arrow types |
+| `offsets` | positions of a query and the next batch; pure |
+| `client` | connections to brokers, used in drivers and executors |
+| `source` | reading: planning, admission, read tasks, the stream reader |
+| `sink` | writing: write tasks, replay check |
+| `jobs` | `copy`, `audit`, `stats`, `simulate` |
+| `lag_listener` | lag of streaming queries, for metrics |
 
 `from anabranch.spark import register; register(spark)`, or install the package where Spark runs: Spark finds the module
 `pyspark_anabranch` by itself. Importing this package needs neither Spark nor Arrow.

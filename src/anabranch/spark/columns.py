@@ -1,4 +1,4 @@
-"""The columns of a topic as Spark and Arrow see them. Knows names and types; a schema of the user's is a projection."""
+"""Columns of a topic as Spark and Arrow types. A schema given by the user is a projection of them."""
 
 from __future__ import annotations
 

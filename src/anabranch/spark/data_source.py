@@ -1,4 +1,4 @@
-"""The data source `anabranch` as Spark meets it: schema, readers, writers. Thin: what decides is elsewhere."""
+"""The data source `anabranch`: what Spark calls for schema, readers and writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A listener that tells how far streaming queries are behind, for whoever exports metrics. Knows progress reports."""
+"""A streaming query listener that reports how far queries are behind, for exporting metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Lag:
 
 
 class LagListener(StreamingQueryListener):
-    """`spark.streams.addListener(LagListener(tell))`: `tell` hears of every report of a query that reads topics."""
+    """`spark.streams.addListener(LagListener(tell))`: `tell` gets every report of a query that reads topics."""
 
     def __init__(self, tell: Callable[[Lag], None]) -> None:
         self._tell = tell

@@ -1,7 +1,7 @@
-"""The options of source and sink: names, values, defaults, and what does not go together. Pure text to values.
+"""Options of source and sink: names, values, defaults, conflicts. Pure.
 
-Spark hands options over without regard to case, so they are compared that way; a name that is not known is an error
-that says which one was probably meant.
+Spark passes option names without regard to case, so they are compared that way. An unknown name is an error that
+suggests the nearest known one.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_checksum_and_fence_outlive_the_broker(broker: BrokerProcess, again: Cal
     cluster.close()
 
 
-def test_an_earlier_attempt_that_comes_back_after_a_crash_is_refused(broker: BrokerProcess) -> None:
+def test_earlier_attempt_after_a_crash_is_refused(broker: BrokerProcess) -> None:
     """Both were attached when the broker died; the earlier one must not write between what the later one knows and
     what it sends."""
     cluster = ClusterClient(Access.of(broker.service_url, {}, 30_000))

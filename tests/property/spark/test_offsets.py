@@ -1,4 +1,4 @@
-"""The offset algebra over random topics: every message exactly once, keys in order, replays alike, holes told."""
+"""The offset algebra over random topics: every message exactly once, keys in order, replays alike, holes reported."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_every_message_once_and_in_order(segments: int, history: list[tuple[str,
 
 @settings(max_examples=200)
 @given(topics, histories, histories)
-def test_a_subscription_keeps_what_is_unread_and_what_is_read_may_go(
+def test_subscription_keeps_unread_and_releases_read(
     segments: int, before: list[tuple[str, object]], history: list[tuple[str, object]]
 ) -> None:
     """Also before the query's start, and whatever is collected once the query has seen that it takes nothing more."""
@@ -218,7 +218,7 @@ def test_a_part_of_the_ring_is_read_whole_and_in_order(
 
 @settings(max_examples=150)
 @given(topics, histories, histories)
-def test_a_bounded_stream_ends_there_and_goes_on_without_the_bound(
+def test_bounded_stream_continues_without_the_bound(
     segments: int, before: list[tuple[str, object]], after: list[tuple[str, object]]
 ) -> None:
     topic = PaperTopic(segments)
@@ -308,9 +308,9 @@ def test_a_hole_is_an_error_or_reported() -> None:
     topic.trim(0)
     with pytest.raises(LostData, match="segment 0: the next entry to read was 1:1, but the first one there is 2:0"):
         query.next_end(0)
-    told: list[Error] = []
-    cut = cuts.settled(query.start[topic.name], topic.view(), told.append)
-    assert [type(one) for one in told] == [LostData]
+    reported: list[Error] = []
+    cut = cuts.settled(query.start[topic.name], topic.view(), reported.append)
+    assert [type(one) for one in reported] == [LostData]
     assert cut.marks[0].position == Position(2, 0)
 
 
@@ -326,7 +326,7 @@ def test_a_trimmed_ledger_that_was_read_is_no_hole() -> None:
     assert query.seen == {1: [0, 1]}
 
 
-def test_a_segment_that_is_gone_unread_is_a_hole_and_its_heirs_are_read() -> None:
+def test_deleted_unread_segment_is_a_hole_and_its_children_are_read() -> None:
     topic = PaperTopic()
     query = Query(topic)
     topic.publish([1])

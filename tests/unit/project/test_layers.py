@@ -61,12 +61,6 @@ PENDING: dict[str, frozenset[str]] = {
     "table": frozenset(
         {
             "client/producer",
-            "spark",
-            "spark/client",
-            "spark/jobs",
-            "spark/offsets",
-            "spark/sink",
-            "spark/source",
         }
     ),
 }

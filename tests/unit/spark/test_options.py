@@ -40,9 +40,9 @@ def test_names_are_known_in_any_case() -> None:
     ],
 )
 def test_unknown_names_are_refused_with_a_hint(name: str, hint: str) -> None:
-    with pytest.raises(BadSparkOption) as told:
+    with pytest.raises(BadSparkOption) as caught:
         parsed({name: "1"})
-    assert hint in told.value.reason
+    assert hint in caught.value.reason
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_unknown_names_are_refused_with_a_hint(name: str, hint: str) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, str], text: str) -> None:
-    with pytest.raises(BadSparkOption) as told:
+    with pytest.raises(BadSparkOption) as caught:
         parsed(options)
-    assert text in told.value.reason
+    assert text in caught.value.reason
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_what_makes_no_sense_is_refused(options: dict[str, str], text: str) -> N
     ],
 )
 def test_what_a_stream_cannot_have(options: dict[str, str], text: str) -> None:
-    with pytest.raises(BadSparkOption) as told:
+    with pytest.raises(BadSparkOption) as caught:
         parsed(options, streaming=True)
-    assert text in told.value.reason
+    assert text in caught.value.reason
     assert parsed(options)
 
 
@@ -128,8 +128,8 @@ def test_one_way_to_say_who_we_are(tmp_path: Path) -> None:
 def test_the_guide_has_every_option_and_no_other(chapter: str, known: tuple[str, ...]) -> None:
     text = (ROOT / "docs/guides/spark.md").read_text().split(f"## {chapter}\n")[1].split("\n## ")[0]
     table = text.split("| option | default | meaning |\n")[1].split("\n\n")[0]
-    told = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])]
-    assert sorted(told) == sorted(known)
+    reported = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+    assert sorted(reported) == sorted(known)
 
 
 def test_names_are_told_apart() -> None:

@@ -1,4 +1,4 @@
-"""How to reach a cluster: a value that travels to executors. What is secret in it is never shown."""
+"""Addresses and credentials of a cluster: a value that is sent to executors. Secrets in it are never printed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Access:
         return made
 
     def credentials(self) -> Credentials | None:
-        """None: nobody signs in."""
+        """None: no authentication."""
         if self.token is not None:
             return Token(self.token)
         if self.token_file is not None:

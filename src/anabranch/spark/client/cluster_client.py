@@ -1,8 +1,8 @@
-"""One cluster as Spark's processes use it: connections that stay, questions about topics, ranges of entries. Blocking;
-the work is done on an event loop of its own.
+"""One cluster, as Spark's processes use it: persistent connections, questions about topics, ranges of entries. Calls
+block; the work runs on an event loop in a separate thread.
 
-A process keeps one of these per way of access (`cluster_of`): tasks come and go, the connections stay. Processes are
-forked by Spark, so what a parent opened is never used by its child.
+A process keeps one client per access value (`cluster_of`), because tasks are short and connections are expensive.
+Spark forks processes, so a child never uses what its parent opened.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ClusterClient:
         return self.call(lambda: self.topics_now(pattern))
 
     def layout(self, topic: str, *, creates: bool = False) -> TopicView:
-        """`creates`: somebody writes; a topic that is not there is made, where brokers allow it."""
+        """`creates`: for writing; a missing topic is created if brokers allow it."""
         return self.call(lambda: self._layout(topic, creates=creates))
 
     def view(self, topic: str) -> View:
@@ -274,9 +274,9 @@ class ClusterClient:
         async def leave() -> None:
             connection.unlisten(intake.consumer_id)
             if connection.is_usable:
-                # Nobody waits for the answer; reading its error keeps asyncio quiet.
-                farewell = connection.begin(BaseCommand.CLOSE_CONSUMER, 5.0, consumer_id=intake.consumer_id)
-                farewell.add_done_callback(lambda one: one.cancelled() or one.exception())
+                # The answer is not awaited; reading its error avoids asyncio's warning.
+                closing = connection.begin(BaseCommand.CLOSE_CONSUMER, 5.0, consumer_id=intake.consumer_id)
+                closing.add_done_callback(lambda one: one.cancelled() or one.exception())
 
         self.submit(leave)
 

@@ -1,8 +1,7 @@
-"""Reading one range of entries: a reader of the binary protocol without a subscription that stays, asked for as much as
-there is room for. Knows permits, holes and coming back after a break; nothing of what is in an entry.
+"""Reads one range of entries with a non-durable reader. Handles permits, holes in the range, and reconnecting.
 
-The event loop's thread fills a bounded store of entries, the task's thread empties it: the next entries are on their
-way while Spark takes the last ones.
+The event loop's thread fills a bounded buffer of entries and the task's thread empties it, so that the next entries
+arrive while Spark processes the last ones.
 """
 
 from __future__ import annotations

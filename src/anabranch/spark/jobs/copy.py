@@ -1,5 +1,6 @@
-"""The job `copy`: topic to topic, topic to Parquet and back, once each and resumable. Knows where rows come from and go
-to; that nothing is lost or doubled is the source's, the sink's and the checkpoint's doing."""
+"""The job `copy`: topic to topic, topic to Parquet and Parquet to topic; resumable, each row once. The source, the
+sink and the checkpoint give the guarantee.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Figures of a topic as pictures: its segments over the ring and its traffic over time; what a policy would do with it.
-Draws; knows no Spark."""
+"""Drawings: segments over the hash ring, traffic over time, and the effect of a policy. Needs no Spark."""
 
 from __future__ import annotations
 

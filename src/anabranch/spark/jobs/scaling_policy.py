@@ -115,7 +115,7 @@ class Tick:
 
 @dataclass(slots=True)
 class Scaler:
-    """A topic that scales by a policy. Tell it the load of every slot, tick by tick."""
+    """A topic that scales by a policy. It takes the load of every slot, tick by tick."""
 
     policy: ScalePolicy
     parts: list[Part] = field(default_factory=list)  # in ring order

@@ -1,4 +1,4 @@
-"""The Spark session of a job: local or on a cluster, with the settings that suit us. Knows nothing of topics."""
+"""The Spark session of a job, local or on a cluster, with suitable settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NoSpark(Error):
 
 
 class JobFailed(Error):
-    """A job could not do its work; the reason is the first cause, where Spark tells it."""
+    """A job failed; the reason is the first cause that Spark reports."""
 
     code = "job-failed"
 

@@ -1,7 +1,8 @@
-"""The job `simulate`: what a scaling policy would have done with the traffic that a topic has. Spark sums up what came
-when and where on the ring; the policy's rules (`anabranch.spark.jobs.scaling_policy`) go over it tick by tick.
+"""The job `simulate`: what a scaling policy would have done with the traffic of a topic. Spark sums the traffic per
+time and ring position; `anabranch.spark.jobs.scaling_policy` applies the rules tick by tick.
 
-Nothing is changed anywhere. Keys go where they would go; messages without one go by their sequence id, as they do.
+Nothing is changed anywhere. Messages with a key are placed by its hash, others by their sequence id, as the
+producer does.
 """
 
 from __future__ import annotations

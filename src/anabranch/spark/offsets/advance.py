@@ -191,8 +191,8 @@ def advanced(offset: Offset, views: Mapping[str, View], ends: Mapping[Segment, P
 
 def has_passed(before: Offset, after: Offset) -> bool:
     """Did a cut move through the graph: other segments, or some that are known to be read to their end? That is worth
-    a batch of its own, even an empty one: retention may take what is read, and an offset that is still in there could
-    not tell it from a loss. Topics that are new in `after` are not asked for."""
+    a separate batch, even an empty one: retention may delete what is read, and an offset that still points there could
+    not be distinguished from a loss. Topics that are new in `after` are not asked for."""
     return any(_shape(cut) != _shape(after[topic]) for topic, cut in before.items() if topic in after)
 
 

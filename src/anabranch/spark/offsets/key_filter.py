@@ -1,7 +1,7 @@
-"""Which keys a query wants: certain ones, or those of a part of the ring. Says which segments can have them, and which
-rows are theirs. It stands in for filter pushdown, which Spark does not offer to streams and gets wrong for batches.
+"""Which keys a query wants: a set of keys, or parts of the hash ring. Tells which segments can contain them and which
+rows match. It replaces filter pushdown, which Spark does not offer to streams and gets wrong for batches.
 
-Rows without a key are of no key and no part of the ring: a query that wants something certain does not get them.
+Rows without a key match no key and no part of the ring, so a query with a filter does not get them.
 """
 
 from __future__ import annotations

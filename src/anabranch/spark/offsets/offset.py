@@ -1,4 +1,5 @@
-"""Where a query is: a cut through the segments of each topic, as a value and as the JSON that Spark keeps. Pure.
+"""The position of a query: a cut through the segments of each topic, as a value and as the JSON that Spark stores.
+Pure.
 
     {"v":1,"topics":{"topic://public/default/orders":{"uid":"7","s":{
         "3":{"p":"12:840","r":[0,32767],"b":"12:0"},"4":{"p":"13:77","r":[32768,65535],"d":true}}}}}

@@ -1,5 +1,6 @@
-"""What a batch reads: ranges of entries, packed into partitions. A function of (start, end, options) and nothing else,
-so that a batch that is run again, after a crash or by another driver, reads the same in the same partitions."""
+"""What a batch reads: ranges of entries, packed into partitions. The result is a function of (start, end, options)
+alone, so that a repeated batch, after a crash or on another driver, reads the same ranges in the same partitions.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What the brokers say of a topic right now, as a value: its segments, their lineage, and what of them can be read.
-
-Knows no I/O; `anabranch.spark.client.cluster_client` asks, everything that decides takes one of these.
+"""A topic at one moment, as a value: its segments, their ancestors, and what of them can be read.
+`anabranch.spark.client.cluster_client` makes it; every decision takes it as an argument.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ LOOKED_AT = 2_000  # entries
 
 
 class NonDeterministicReplay(Error):
-    """A batch that runs again has brought other rows than the first time, so nobody can say what is stored and what is
+    """A batch that runs again has brought other rows than the first time, so it is unknown what is stored and what is
     not."""
 
     code = "non-deterministic-replay"
@@ -59,7 +59,7 @@ class Memory:
         return segment in self._known
 
     def own(self, segment: int) -> None:
-        """This attempt writes there: what is stored from now on is its own."""
+        """This attempt writes to the segment: rows stored from now on belong to it."""
         self._known.add(segment)
 
     def expect(self, segment: int, last: int, stored: RowChecksum) -> None:

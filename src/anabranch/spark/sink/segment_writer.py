@@ -1,5 +1,6 @@
-"""One lane of a task's way out: a producer on the wire, the entries it has not got receipts for, and which rows the
-segment (or one before it) has already. Knows receipts and what sealing looks like; who sends what is `outlet`."""
+"""One producer of a task on one segment: its connection, the entries without a receipt, and which rows the segment or
+an ancestor already has.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class Sent:
 
 
 class SegmentWriter:
-    """One producer on the wire. Told on the loop's thread, looked at on the task's, both under one condition."""
+    """One producer on the wire. The loop's thread writes its state, the task's thread reads it, under one condition."""
 
     def __init__(self, backing: str, segment: Segment, news: threading.Condition) -> None:
         self.backing, self.segment = backing, segment

@@ -50,7 +50,7 @@ class OnReplay(StrEnum):
     """What to do when a batch that runs again brings other rows than are stored."""
 
     FAIL = "fail"
-    WARN = "warn"  # say so in the log, and go on
+    WARN = "warn"  # log a warning and continue
     IGNORE = "ignore"  # nothing is compared
 
 
@@ -83,7 +83,7 @@ class TopicWriter:
         self.rows_known = 0  # left out because an earlier attempt has persisted them
 
     def send(self, rows: Rows) -> None:
-        """Entries are handed over in order; waits for room. Receipts are waited for by `finish`."""
+        """Entries are handed over in order; waits while the buffer is full. Receipts are waited for by `finish`."""
         if self._first is None:
             self._first = rows.first
         queue = [rows]

@@ -69,7 +69,7 @@ class Delivery(StrEnum):
 
 
 class Producers(StrEnum):
-    """What has a name of its own for the broker."""
+    """The unit that has a producer name of its own."""
 
     PARTITIONS = "partitions"
     BUCKETS = "buckets"

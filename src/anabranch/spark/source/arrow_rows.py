@@ -1,4 +1,4 @@
-"""Entries as Arrow rows: which column comes from where. Knows columns and the sortable message id; reads nothing.
+"""Entries as Arrow rows: which column comes from which field, and the sortable message id.
 
 A message id is 28 bytes, big-endian: segment, ledger, entry (8 each), number in the batch (4). Within a topic ids sort
 in the order of each key's messages, because the segments after a split or merge have higher numbers.

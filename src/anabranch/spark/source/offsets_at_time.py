@@ -1,4 +1,4 @@
-"""Offsets of a moment: what `startingOffsets` and `endingOffsets` take, for those who want to keep or compare it."""
+"""Offsets at a point in time, in the form that `startingOffsets` and `endingOffsets` take."""
 
 from __future__ import annotations
 

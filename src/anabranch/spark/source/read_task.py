@@ -1,5 +1,4 @@
-"""What a task does: its ranges, one after the other, as Arrow record batches. Runs in executors; keeps nothing but the
-process's connections."""
+"""A read task: its ranges, one after the other, as Arrow record batches. Runs in executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`metadata=segments`: a topic's graph of segments as rows, one per segment. Knows columns; asks the cluster once."""
+"""`metadata=segments`: the segments of a topic as rows, one per segment."""
 
 from __future__ import annotations
 

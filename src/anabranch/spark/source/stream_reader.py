@@ -75,7 +75,7 @@ class Watcher:
             except Error as error:
                 self._failure = error
                 if isinstance(error, ClientError) and not error.retryable:
-                    self._views = None  # nobody should plan with what is known to be wrong
+                    self._views = None  # a view known to be wrong must not be used for planning
             await self._cluster.clock.sleep(self._every_s)
 
     async def _look_for_topics(self) -> None:

@@ -39,7 +39,7 @@ def test_a_busy_segment_is_split_until_all_are_below_the_threshold() -> None:
     assert scaler.ticks[-1].pressure < 1
 
 
-def test_a_hot_key_ends_alone_and_what_was_split_off_is_merged_again() -> None:
+def test_hot_key_is_isolated_and_the_rest_merged() -> None:
     scaler = Scaler.of(QUICK, 2)
     for at in range(1, 300):
         scaler.tick(float(at), {200: Load(500.0, 1.0)})
@@ -55,7 +55,7 @@ def test_bytes_count_too() -> None:
     assert "60,000,000 bytes/s, more than 50,000,000" in scaler.steps[0].reason
 
 
-def test_quiet_neighbours_are_merged_after_the_window_down_to_the_least() -> None:
+def test_idle_neighbours_are_merged_after_the_window() -> None:
     scaler = Scaler.of(QUICK, 4)
     run(scaler, range(1, 30), 350)
     assert not scaler.steps
@@ -94,9 +94,9 @@ def test_merges_do_not_stack_for_ever() -> None:
     ],
 )
 def test_policies_that_make_no_sense(given: dict[str, str], text: str) -> None:
-    with pytest.raises(BadPolicy) as told:
+    with pytest.raises(BadPolicy) as caught:
         ScalePolicy.of(given)
-    assert text in told.value.reason
+    assert text in caught.value.reason
 
 
 def test_policies_as_rest_writes_them() -> None:

@@ -52,7 +52,7 @@ def test_what_is_no_master_is_told_at_once(master: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["spark", "sc"])
 def test_a_master_that_is_not_there_is_told_at_once(scheme: str) -> None:
-    with socket.socket() as unheard:  # bound, so that nobody else is; not listening
+    with socket.socket() as unheard:  # bound, so that no other process takes the port; not listening
         unheard.bind(("127.0.0.1", 0))
         port = unheard.getsockname()[1]
         with pytest.raises(NoSpark, match=f"no Spark master listens at 127.0.0.1:{port}: "):

@@ -35,9 +35,9 @@ def parsed(**options: str) -> SinkOptions:
     ],
 )
 def test_refused_by_name(options: dict[str, str], text: str) -> None:
-    with pytest.raises(BadSparkOption) as told:
+    with pytest.raises(BadSparkOption) as caught:
         parsed(**options)
-    assert text in told.value.reason
+    assert text in caught.value.reason
 
 
 def test_a_stream_is_recognised_by_its_checkpoint() -> None:

@@ -19,7 +19,7 @@ class Answer(NamedTuple):
 
 
 class Published:
-    """Times of messages, and how often somebody asked."""
+    """Times of messages, and how often they were asked for."""
 
     def __init__(self, times: list[int]) -> None:
         self.times, self.asked = times, 0
