@@ -192,9 +192,7 @@ def test_a_cluster_that_asks_for_a_token_over_tls(spark: Any, tmp_path: Path) ->
         read = found.load()
         assert sorted(int(bytes(row.value)) for row in read.collect()) == list(range(20))
         texts = [read._jdf.queryExecution().toString()]
-        texts += [
-            path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()
-        ]
+        texts += [path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
         assert "secured-in" in "".join(texts), "what was looked through is what was meant"
         for wrong in ({**plain, "client.token": token[:-4] + "AAAA"}, {"client.token": token}):
             with pytest.raises(PySparkException) as refused:
