@@ -1,6 +1,6 @@
 """Prints docs/reference/errors.md: every error that the SDK and the admin client raise, from the classes themselves.
 
-python -m scripts.errors_reference > docs/reference/errors.md       # a test holds the page to this
+python -m scripts.errors_reference > docs/reference/errors.md       # a test compares them
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ Everything the SDK raises derives from `anabranch.Error` and has
 | attribute | meaning |
 |---|---|
 | `code` | a short name that does not change between versions; the same on the wire, in REST and on the command line |
-| `retryable` | has the same call, made again later, a chance? The SDK's own retries follow it |
-| `reason` | one line for people; never a token, a password or a message's content |
+| `retryable` | whether the same call may succeed later; the SDK's retries follow it |
+| `reason` | one line of text; never a token, a password or a message's content |
 
-What the SDK can wait out it waits out: a broker that restarts, a topic that moves, a segment that is split or merged
-is never an error of the application (`tests/e2e/sdk/test_sdk.py`). A call that runs out of time says `timeout`, and
-what the last reason was. `scripts/errors_reference.py` makes this page from the classes, and
-`tests/unit/project/docs/test_errors.py` checks that.
+The SDK retries what is temporary: a broker that restarts, a topic that moves, a segment that is split or merged
+is never an error of the application (`tests/e2e/sdk/test_sdk.py`). A call that exceeds its deadline raises `timeout`
+with the last reason. `scripts/errors_reference.py` generates this page from the classes, and
+`tests/unit/project/docs/test_errors.py` checks it. For operators: [troubleshooting](../operations/troubleshooting.md).
 """
 CLIENT = """
-## Of the client
+## Client
 
-In `anabranch.client.errors`, a few beside what raises them. Subclasses of `Refused` are answers of the broker and have
-`server_error`, its number on the wire.
+In `anabranch.client.errors`, a few in the module that raises them. Subclasses of `Refused` are answers of the broker and
+have `server_error`, its number on the wire.
 """
 ADMIN = """
-## Of the admin client
+## Admin client
 
-In `anabranch.admin.errors`. `Refused` has the `status` of HTTP and the broker's own `code`; it is retryable for 429,
-503 and 504. All have a `hint` for people.
+In `anabranch.admin.errors`. `Refused` has the HTTP `status` and the broker's `code`; it is retryable for 429,
+503 and 504. All have a `hint`.
 """
 NAMES = """
-## Of names and values
+## Names and values
 
-In `anabranch.model`; raised before anybody is asked.
+In `anabranch.model`; raised before a request is sent.
 """
 ADVICE = (
     (
@@ -56,17 +56,17 @@ ADVICE = (
     ),
     (
         "`queue-full` from `send_nowait`",
-        "more is waiting than `pending_bytes_max`: `await producer.send(…)` waits for room instead",
+        "more is pending than `pending_bytes_max`; `await producer.send(…)` waits instead",
     ),
     ("`message-too-large`", "`chunking=Chunking()`, or compress"),
     ("`schema-mismatch` from `send`", "the value does not fit `schema=`; the text names the field"),
     (
         "`schema-mismatch` from `message.value`",
-        "written by somebody else: `message.data` has the bytes; `ack` it or let it go to the dead letters",
+        "written by another program: `message.data` has the bytes; `ack` it or use a dead-letter topic",
     ),
-    ("`producer-busy`, `consumer-busy` when opening", "somebody else has the name or the subscription"),
-    ("`authentication`", "the token is missing, wrong or expired; `token=` takes a function, too"),
-    ("`credentials`", "the function or file that gives the token failed; it is asked again with backoff"),
+    ("`producer-busy`, `consumer-busy` when opening", "another client uses the name or the subscription"),
+    ("`authentication`", "the token is missing, wrong or expired; `token=` also takes a function"),
+    ("`credentials`", "the function or file that provides the token failed; it is retried with backoff"),
     ("`closed` from `receive`", "the consumer was closed, by you or with its client"),
 )
 
@@ -96,7 +96,7 @@ def _first_line(cls: type[Error]) -> str:
 
 def advice() -> str:
     rows = "\n".join(f"| {seen} | {usually} |" for seen, usually in ADVICE)
-    return f"\n## What to do\n\n| you see | usually |\n|---|---|\n{rows}\n"
+    return f"\n## What to do\n\n| error | usual cause and remedy |\n|---|---|\n{rows}\n"
 
 
 def page() -> str:

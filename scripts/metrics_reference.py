@@ -9,21 +9,20 @@ from anabranch.broker.stats.scalable_topic_metrics import GROUPS, TOPICS, TOTALS
 HEAD = """\
 # Reference: metrics
 
-`GET /metrics` on the HTTP port, in Prometheus' text format. This page is made by `python -m scripts.metrics_reference`.
+`GET /metrics` on the HTTP port, in Prometheus' text format. `python -m scripts.metrics_reference` generates this page.
 
-* Names are Pulsar's where Pulsar has them, so its dashboards find them; types are what the values are (Pulsar calls
+* Names are Pulsar's where Pulsar has them, so its dashboards work; types are correct (Pulsar declares
   almost everything a gauge). Every `pulsar_` series has the label `cluster`.
-* Rates are over the last minute; the broker looks at its counters every 10 seconds, however often it is scraped.
-  Counters begin at 0 when a topic is loaded; `rate()` and `increase()` of Prometheus
-  know how to take that.
+* Rates are over the last minute; the broker samples its counters every 10 seconds, independent of scrapes.
+  Counters begin at 0 when a topic is loaded; `rate()` and `increase()` of Prometheus handle that.
 * Backlogs count entries (batches), as Pulsar's do.
 * Publish latencies are sampled: one publish of a topic at a time, from its arrival to its receipt. Buckets are not
   cumulative, as in Pulsar.
 * Series are bounded: `broker.metrics_topics = false` has none per topic, `broker.metrics_topics_max` limits how many
-  topics have series of their own. The others are summed up in one series per namespace, without the label `topic`, so
-  sums over all series stay right; `anabranch_metrics_topics_left_out` says how many there are.
+  topics have separate series. The others are summed up in one series per namespace, without the label `topic`, so
+  sums over all series stay correct; `anabranch_metrics_topics_left_out` is their number.
 * Only loaded topics count. An unused one is unloaded after `broker.idle_topic_seconds`.
-* A segment of a scalable topic is a topic with the name `segment://…`; what its controller knows is at the end.
+* A segment of a scalable topic is a topic with the name `segment://…`; metrics of its controller are at the end.
 
 [grafana-dashboard.json](../operations/grafana-dashboard.json) is a dashboard to import.
 """
@@ -43,7 +42,7 @@ def page() -> str:
     parts = [HEAD]
     for title, where, families in PARTS:
         rows = "\n".join(f"| `{family.name}` | {family.kind} | {family.help} |" for family in families)
-        parts.append(f"\n## {title}\n\nLabels: {where}.\n\n| name | type | what |\n|---|---|---|\n{rows}\n")
+        parts.append(f"\n## {title}\n\nLabels: {where}.\n\n| name | type | meaning |\n|---|---|---|\n{rows}\n")
     return "".join(parts)
 
 
