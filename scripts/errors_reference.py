@@ -34,8 +34,8 @@ with the last reason. `scripts/errors_reference.py` generates this page from the
 CLIENT = """
 ## Client
 
-In `anabranch.client.errors`, a few in the module that raises them. Subclasses of `Refused` are answers of the broker and
-have `server_error`, its number on the wire.
+In `anabranch.client.errors`, a few in the module that raises them. Subclasses of `Refused` are answers of the broker,
+with `server_error`, its number on the wire.
 """
 ADMIN = """
 ## Admin client
