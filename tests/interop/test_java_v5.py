@@ -135,7 +135,7 @@ def test_queue_consumer_gets_everything_once(admin: AdminClient, java: V5Client)
     java.end("p2")
 
 
-def test_checkpoint_consumer_resumes_behind_a_split(admin: AdminClient, java: V5Client) -> None:
+def test_checkpoint_consumer_resumes_after_a_split(admin: AdminClient, java: V5Client) -> None:
     topic = Topic(admin, 1)
     java.producer("p3", topic.name)
     java.send("p3", messages(0, 60))
@@ -167,7 +167,7 @@ def test_pipelined_sends_survive_splits_without_loss(admin: AdminClient, java: V
     java.end("p4")
 
 
-def test_two_stream_consumers_share_and_hand_over(admin: AdminClient, java: V5Client) -> None:
+def test_two_stream_consumers_share_and_take_over(admin: AdminClient, java: V5Client) -> None:
     topic = Topic(admin, 4)
     java.producer("p5", topic.name)
     java.stream("s2", topic.name, "shared", "two")
@@ -190,7 +190,7 @@ def test_two_stream_consumers_share_and_hand_over(admin: AdminClient, java: V5Cl
     java.end("p5")
 
 
-def test_a_stream_begins_where_its_client_says(admin: AdminClient, java: V5Client) -> None:
+def test_stream_starts_at_the_clients_position(admin: AdminClient, java: V5Client) -> None:
     """Its registration has no start; its first subscribe on a segment has."""
     topic = Topic(admin, 2)
     java.producer("p7", topic.name)
@@ -205,7 +205,7 @@ def test_a_stream_begins_where_its_client_says(admin: AdminClient, java: V5Clien
         java.end(name)
 
 
-def test_an_operator_rewinds_under_a_living_stream(admin: AdminClient, java: V5Client) -> None:
+def test_operator_rewinds_with_a_connected_stream(admin: AdminClient, java: V5Client) -> None:
     """Everything is taken from the client and given again: it closes its readers, and is not taken for gone."""
     topic = Topic(admin, 2)
     java.producer("p9", topic.name)
@@ -223,7 +223,7 @@ def test_an_operator_rewinds_under_a_living_stream(admin: AdminClient, java: V5C
         java.end(name)
 
 
-def test_a_topic_that_is_not_there(java: V5Client, admin: AdminClient) -> None:
+def test_missing_topic(java: V5Client, admin: AdminClient) -> None:
     topic = Topic(admin, 1)
     admin.delete(f"/admin/v2/scalable/{scalable_path(topic.name)}", query={"force": True})
     names = admin.get("/admin/v2/scalable/public/default")

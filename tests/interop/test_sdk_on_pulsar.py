@@ -111,7 +111,7 @@ def in_order(messages: Sequence[Message], numbers: Iterable[int]) -> None:
 
 
 @SHAPES
-async def test_what_is_sent_is_received(sdk: Client, made: Made, partitions: int) -> None:
+async def test_sent_messages_are_received(sdk: Client, made: Made, partitions: int) -> None:
     topic = await made(partitions)
     async with (
         sdk.queue_consumer(topic, subscription="s") as consumer,
@@ -156,7 +156,7 @@ async def test_scenario_14_every_way_to_batch_delivers_everything_in_order(
 
 
 @SHAPES
-async def test_columns_go_out_and_come_back(sdk: Client, made: Made, partitions: int) -> None:
+async def test_columns_round_trip(sdk: Client, made: Made, partitions: int) -> None:
     topic = await made(partitions)
     async with (
         sdk.stream_consumer(topic, subscription="s") as consumer,
@@ -194,7 +194,7 @@ async def test_every_codec_both_ways(sdk: Client, stock: pulsar.Client, made: Ma
     assert [message.data() for message in await taken(theirs, 240)] == bodies * 4
 
 
-async def test_messages_in_chunks_both_ways(sdk: Client, stock: pulsar.Client, made: Made) -> None:
+async def test_chunked_messages_both_ways(sdk: Client, stock: pulsar.Client, made: Made) -> None:
     """Larger than the broker takes: between small ones, in order, acknowledged as one."""
     topic, values = await made(0), [os.urandom(size) for size in (10, 6 << 20, 20)]
     theirs = await asyncio.to_thread(stock.subscribe, topic, "theirs")
@@ -216,7 +216,7 @@ async def test_messages_in_chunks_both_ways(sdk: Client, stock: pulsar.Client, m
     assert [message.data() for message in await taken(theirs, 6)] == values * 2
 
 
-async def test_chunks_come_again_after_a_nack(sdk: Client, made: Made) -> None:
+async def test_chunked_message_is_redelivered_after_nack(sdk: Client, made: Made) -> None:
     topic, value = await made(0), os.urandom(300_000)
     async with sdk.queue_consumer(topic, subscription="s") as consumer:
         async with sdk.producer(topic, chunking=Chunking(chunk_bytes=100_000)) as producer:
@@ -230,14 +230,14 @@ async def test_chunks_come_again_after_a_nack(sdk: Client, made: Made) -> None:
         await nothing_more(consumer)
 
 
-async def test_a_message_that_is_too_large_is_refused_and_the_producer_lives(sdk: Client, made: Made) -> None:
+async def test_too_large_message_is_refused_alone(sdk: Client, made: Made) -> None:
     async with sdk.producer(await made(0)) as producer:
         with pytest.raises(MessageTooLarge):
             await producer.send(bytes(6 << 20), timeout=RETRY_DELAYS)
         assert (await producer.send(b"small", timeout=RETRY_DELAYS)).ledger >= 0
 
 
-async def test_delayed_messages_come_when_it_is_time(sdk: Client, made: Made) -> None:
+async def test_delayed_messages_arrive_at_their_time(sdk: Client, made: Made) -> None:
     topic = await made(0)
     async with (
         sdk.queue_consumer(topic, subscription="queue") as queue,
@@ -271,7 +271,7 @@ def deduplicated(apache: PulsarNode) -> str:
     return name
 
 
-async def test_a_sequence_id_is_stored_once_and_a_name_goes_on(sdk: Client, deduplicated: str) -> None:
+async def test_sequence_ids_are_stored_once_and_continue_by_name(sdk: Client, deduplicated: str) -> None:
     topic = f"persistent://{deduplicated}/t-{uuid.uuid4().hex[:8]}"
     async with sdk.stream_consumer(topic, subscription="s") as consumer:
         async with sdk.producer(topic, name="till") as producer:
@@ -304,7 +304,7 @@ async def test_one_exclusive_producer_at_a_time(sdk: Client, made: Made) -> None
     await second.close()
 
 
-async def test_whoever_is_fenced_hears_it(sdk: Client, made: Made) -> None:
+async def test_fenced_producer_gets_an_error(sdk: Client, made: Made) -> None:
     """The broker ends the connection of a fenced producer that goes on sending; back again it is told why."""
     topic = await made(0)
     old = await sdk.producer(topic, access="exclusive")
@@ -370,7 +370,7 @@ async def test_values_with_a_schema_both_ways(
     assert names == ["Ann", "Bob"]
 
 
-async def test_every_message_is_read_by_the_version_it_was_written_with(sdk: Client, admin: Admin, made: Made) -> None:
+async def test_messages_are_read_with_their_own_schema_version(sdk: Client, admin: Admin, made: Made) -> None:
     topic = await made(0)
 
     def version(count: int) -> type:
@@ -397,7 +397,7 @@ async def test_every_message_is_read_by_the_version_it_was_written_with(sdk: Cli
 
 
 @SHAPES
-async def test_a_cumulative_ack_in_the_middle_replays_the_rest(sdk: Client, made: Made, partitions: int) -> None:
+async def test_cumulative_ack_in_the_middle_redelivers_the_rest(sdk: Client, made: Made, partitions: int) -> None:
     topic = await made(partitions)
     async with sdk.producer(topic, batching=None) as producer:
         pipelined(producer, range(60))
@@ -435,7 +435,7 @@ async def test_stream_consumers_share_partitions_and_take_over(sdk: Client, made
 
 
 @SHAPES
-async def test_queue_consumers_share_without_loss_or_double(sdk: Client, made: Made, partitions: int) -> None:
+async def test_queue_consumers_lose_and_repeat_nothing(sdk: Client, made: Made, partitions: int) -> None:
     topic = await made(partitions)
     consumers = [await sdk.queue_consumer(topic, subscription="s", prefetch=10) for _ in range(3)]
     async with sdk.producer(topic, batching=Batching(max_messages=5)) as producer:
@@ -457,7 +457,7 @@ async def test_queue_consumers_share_without_loss_or_double(sdk: Client, made: M
 
 
 @SHAPES
-async def test_single_acks_leave_exactly_the_rest(sdk: Client, made: Made, partitions: int) -> None:
+async def test_individual_acks_leave_exactly_the_rest(sdk: Client, made: Made, partitions: int) -> None:
     """Also after the topic was unloaded: what was acknowledged stays so, what is held does not come twice."""
     topic = await made(partitions)
     async with sdk.queue_consumer(topic, subscription="s") as consumer:
@@ -472,7 +472,7 @@ async def test_single_acks_leave_exactly_the_rest(sdk: Client, made: Made, parti
         await nothing_more(consumer)
 
 
-async def test_single_messages_of_a_batch_come_back_alone(sdk: Client, made: Made) -> None:
+async def test_single_message_of_a_batch_is_redelivered_alone(sdk: Client, made: Made) -> None:
     """The broker redelivers whole batches; the application sees only what it asked for."""
     topic = await made(0)
     async with (
@@ -490,12 +490,12 @@ async def test_single_messages_of_a_batch_come_back_alone(sdk: Client, made: Mad
         await nothing_more(consumer)
 
 
-async def test_nacks_come_back_as_the_backoff_says_and_end_as_dead_letters(sdk: Client, made: Made) -> None:
+async def test_nacks_follow_backoff_and_become_dead_letters(sdk: Client, made: Made) -> None:
     topic = await made(0)
-    graves = DeadLetter(max_redeliveries=2, initial_subscription="undertaker")
+    dead_letters = DeadLetter(max_redeliveries=2, initial_subscription="readers")
     async with (
         sdk.queue_consumer(
-            topic, subscription="s", nack_backoff=Backoff(initial=0.05, maximum=0.2, jitter=0), dead_letter=graves
+            topic, subscription="s", nack_backoff=Backoff(initial=0.05, maximum=0.2, jitter=0), dead_letter=dead_letters
         ) as consumer,
         sdk.producer(topic, batching=None) as producer,
     ):
@@ -506,14 +506,16 @@ async def test_nacks_come_back_as_the_backoff_says_and_end_as_dead_letters(sdk: 
             counts.append(message.redelivery_count)
             await consumer.nack(message)
         assert counts == [0, 1, 2]
-        async with sdk.queue_consumer(f"{topic}-s-DLQ", subscription="undertaker", start="earliest") as undertaker:
-            (buried,) = await received(undertaker, 1)
-            assert (buried.value, buried.key, buried.properties["a"]) == (b"bad", "k", "b")
-            assert buried.properties["REAL_TOPIC"] == topic
+        async with sdk.queue_consumer(
+            f"{topic}-s-DLQ", subscription="readers", start="earliest"
+        ) as dead_letter_consumer:
+            (dead_letter,) = await received(dead_letter_consumer, 1)
+            assert (dead_letter.value, dead_letter.key, dead_letter.properties["a"]) == (b"bad", "k", "b")
+            assert dead_letter.properties["REAL_TOPIC"] == topic
         await nothing_more(consumer)
 
 
-async def test_what_is_forgotten_comes_again(sdk: Client, made: Made) -> None:
+async def test_processing_timeout_redelivers_messages(sdk: Client, made: Made) -> None:
     topic = await made(0)
     async with sdk.queue_consumer(topic, subscription="s", processing_timeout=0.3) as consumer:
         async with sdk.producer(topic) as producer:
@@ -580,9 +582,7 @@ async def test_one_consumer_on_several_topics(sdk: Client, made: Made) -> None:
         await nothing_more(stream)
 
 
-async def test_where_a_subscription_begins_and_an_operator_who_rewinds_it(
-    sdk: Client, admin: Admin, made: Made
-) -> None:
+async def test_initial_position_and_rewind_of_a_subscription(sdk: Client, admin: Admin, made: Made) -> None:
     topic = await made(0)
     async with sdk.producer(topic, batching=None) as producer:
         await producer.send(b"0", key="k0", timeout=RETRY_DELAYS)
@@ -661,9 +661,7 @@ async def test_scenarios_98_99_keys_find_the_same_partition_on_both_sides(
         assert message.topic_name() == f"{topic}-partition-{number}"
 
 
-async def test_properties_and_batches_of_the_wheel_are_read_and_the_other_way_round(
-    sdk: Client, stock: pulsar.Client, made: Made
-) -> None:
+async def test_properties_and_batches_match_the_stock_client(sdk: Client, stock: pulsar.Client, made: Made) -> None:
     topic = await made(0)
     reader = await asyncio.to_thread(stock.subscribe, topic, "theirs")
     async with sdk.queue_consumer(topic, subscription="ours") as consumer:
@@ -693,7 +691,7 @@ async def test_properties_and_batches_of_the_wheel_are_read_and_the_other_way_ro
 # -- closing
 
 
-async def test_closing_wakes_who_waits_and_leaves_nothing(apache: PulsarNode, admin: Admin, made: Made) -> None:
+async def test_close_wakes_receivers_and_leaves_nothing(apache: PulsarNode, admin: Admin, made: Made) -> None:
     topic = await made(2)
     client = await anabranch.connect(apache.service_url, connection=QUICK)
     stream = await client.stream_consumer(topic, subscription="a")
@@ -721,7 +719,7 @@ async def test_closing_wakes_who_waits_and_leaves_nothing(apache: PulsarNode, ad
             await asyncio.sleep(0.05)
 
 
-def test_the_blocking_face(apache: PulsarNode) -> None:
+def test_blocking_client(apache: PulsarNode) -> None:
     topic = f"persistent://public/default/t-{uuid.uuid4().hex[:12]}"
     with anabranch.blocking.connect(apache.service_url) as client:
         with client.producer(topic, schema=String()) as producer:
@@ -810,7 +808,7 @@ async def test_namespaces_tenants_and_brokers_are_administered(admin: Admin) -> 
 # -- troubles, and last those of the broker's process
 
 
-async def test_a_terminated_topic_is_told_and_read_to_its_end(sdk: Client, admin: Admin, made: Made) -> None:
+async def test_terminated_topic_is_reported_and_read_to_its_end(sdk: Client, admin: Admin, made: Made) -> None:
     topic = await made(0)
     async with sdk.producer(topic) as producer, sdk.stream_consumer(topic, subscription="s") as consumer:
         await producer.send(b"last", timeout=RETRY_DELAYS)
@@ -824,7 +822,7 @@ async def test_a_terminated_topic_is_told_and_read_to_its_end(sdk: Client, admin
 
 
 @SHAPES
-async def test_sends_go_on_through_unloads(sdk: Client, admin: Admin, deduplicated: str, partitions: int) -> None:
+async def test_sends_continue_through_unloads(sdk: Client, admin: Admin, deduplicated: str, partitions: int) -> None:
     """No loss, no double and every key in order, while the broker lets go of the topic under pipelined load."""
     topic = f"persistent://{deduplicated}/t-{uuid.uuid4().hex[:8]}"
     await admin.topics.create(topic, partitions=partitions)
@@ -844,7 +842,7 @@ async def test_sends_go_on_through_unloads(sdk: Client, admin: Admin, deduplicat
         await nothing_more(consumer)
 
 
-async def test_consumers_go_on_through_unloads_without_doubles(sdk: Client, admin: Admin, made: Made) -> None:
+async def test_consumers_continue_through_unloads_without_duplicates(sdk: Client, admin: Admin, made: Made) -> None:
     """Held messages come again from the broker, and not to the application; their acks still count."""
     topic = await made(0)
     async with (
@@ -872,7 +870,7 @@ async def test_consumers_go_on_through_unloads_without_doubles(sdk: Client, admi
         await _settled(admin, topic, "queue", 0)
 
 
-async def test_sends_time_out_while_the_broker_says_nothing(apache: PulsarNode, made: Made) -> None:
+async def test_sends_time_out_while_the_broker_is_silent(apache: PulsarNode, made: Made) -> None:
     topic = await made(0)
     async with (
         anabranch.connect(apache.service_url, connection=QUICK) as client,
@@ -895,7 +893,7 @@ async def test_sends_time_out_while_the_broker_says_nothing(apache: PulsarNode, 
                     continue  # every message has a second of its own
 
 
-async def test_everybody_goes_on_after_kill9_of_the_broker(sdk: Client, apache: PulsarNode, deduplicated: str) -> None:
+async def test_producers_and_consumers_continue_after_kill9(sdk: Client, apache: PulsarNode, deduplicated: str) -> None:
     """Producer, stream, queue and checkpoint consumer live through it: nothing lost, nothing twice, all in order."""
     topic = f"persistent://{deduplicated}/t-{uuid.uuid4().hex[:8]}"
     async with (

@@ -99,7 +99,7 @@ def in_order(messages: Sequence[Message], count: int) -> None:
     assert by_key(messages) == {f"k{key}": list(range(key, count, KEYS)) for key in range(KEYS)}
 
 
-async def test_pipelined_sends_keep_every_key_in_order_through_splits_and_merges(
+async def test_pipelined_sends_keep_keys_in_order_through_changes(
     sdk: Client, topic: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
     """M1's own client reorders here: it repeats refused sends one by one.
@@ -127,14 +127,14 @@ async def test_pipelined_sends_keep_every_key_in_order_through_splits_and_merges
             found = await topic.arrived(reader, count)
             while (more := await reader.receive(timeout=1.0)) is not None:  # meanwhile the producer listens
                 found.append(more)
-    told = [number for one in caplog.records for number in getattr(one, "sequence_ids", ())]
+    reported = [number for one in caplog.records for number in getattr(one, "sequence_ids", ())]
     times = Counter(message.sequence_id for message in found)
     doubled = sorted(number for number, stored in times.items() if stored > 1)
-    assert doubled == sorted(told), [str(one.id) for one in found if times[one.sequence_id] > 1]
+    assert doubled == sorted(reported), [str(one.id) for one in found if times[one.sequence_id] > 1]
     in_order(list({message.value: message for message in found}.values()), count)
 
 
-async def test_a_reader_passes_over_a_segment_that_was_sealed_empty(sdk: Client, topic: Topic) -> None:
+async def test_reader_skips_an_empty_sealed_segment(sdk: Client, topic: Topic) -> None:
     """Once it was unloaded, M1 refuses whoever wants to read such a segment from its beginning, without a reason and
     for ever (NoSuchElementException in its log). Its end it can tell, but only to readers: new subscriptions from the
     earliest message find no way in there."""
@@ -147,7 +147,7 @@ async def test_a_reader_passes_over_a_segment_that_was_sealed_empty(sdk: Client,
         in_order(await topic.arrived(reader, KEYS), KEYS)
 
 
-async def test_everybody_comes_in_while_segments_are_unloaded(sdk: Client, topic: Topic) -> None:
+async def test_clients_open_while_segments_are_unloaded(sdk: Client, topic: Topic) -> None:
     """What M1 refuses for a moment is asked again within the operation timeout; so is a topic that it calls missing."""
     for turn in range(5):
         numbers = range(turn * KEYS, turn * KEYS + KEYS)
@@ -164,7 +164,7 @@ async def test_everybody_comes_in_while_segments_are_unloaded(sdk: Client, topic
                 assert {int(message.value) for message in await topic.arrived(consumer, KEYS)} == set(numbers)
 
 
-async def test_consumers_of_all_kinds_follow_while_it_splits_and_merges(sdk: Client, topic: Topic) -> None:
+async def test_all_consumers_follow_splits_and_merges(sdk: Client, topic: Topic) -> None:
     """Streams in order although M1 hands out children beside their parents; then nothing is left."""
     async with (
         sdk.stream_consumer(topic.name, subscription="stream", start="earliest") as stream,
@@ -188,7 +188,7 @@ async def test_consumers_of_all_kinds_follow_while_it_splits_and_merges(sdk: Cli
         assert await queue.receive(timeout=0.3) is None
 
 
-async def test_a_checkpoint_goes_on_across_a_split_and_a_merge(sdk: Client, topic: Topic) -> None:
+async def test_checkpoint_continues_across_a_split_and_a_merge(sdk: Client, topic: Topic) -> None:
     found: list[Message] = []
     start = Checkpoint.earliest()
     async with sdk.producer(topic.name) as producer:
@@ -229,7 +229,7 @@ async def test_two_stream_consumers_share_the_segments(sdk: Client, admin: Admin
         in_order([*shares["a"], *shares["b"]], 200)
 
 
-async def test_pulsars_own_v5_client_and_the_sdk_agree_where_keys_go(
+async def test_java_v5_client_and_sdk_route_keys_alike(
     sdk: Client, topic: Topic, apache: PulsarNode, tmp_path: Path
 ) -> None:
     """Both write the same keys in turns, through a split: what one wrote, the other reads in order."""
@@ -252,13 +252,13 @@ async def test_pulsars_own_v5_client_and_the_sdk_agree_where_keys_go(
         assert sorted(int(value) for _, value in theirs) == list(range(4 * KEYS))
 
 
-async def test_a_missing_topic_is_told(sdk: Client) -> None:
+async def test_missing_topic_is_reported(sdk: Client) -> None:
     """M1 makes no scalable topic by its first use."""
     with pytest.raises(TopicNotFound):
         await sdk.producer("topic://public/default/nowhere")
 
 
-async def test_producers_queues_and_checkpoints_live_through_a_migration(sdk: Client, admin: Admin, made: Made) -> None:
+async def test_producers_and_consumers_survive_a_migration(sdk: Client, admin: Admin, made: Made) -> None:
     """Scenario 100. A stream reads what the partitions have; M1 never gives it the segments behind them."""
     regular = await made(2)
     async with (

@@ -69,7 +69,7 @@ async def test_every_codec_of_the_stock_client_is_read(
             await consumer.ack(message)
 
 
-async def test_messages_in_chunks_keep_their_place_among_others(sdk: Client, topic: str) -> None:
+async def test_chunked_messages_keep_their_order_among_others(sdk: Client, topic: str) -> None:
     """Large and small ones of one key, pipelined; acknowledged, nothing is left."""
     sizes = [10, LARGE * 2, 20, LARGE, 30]
     values = [os.urandom(size) for size in sizes]
@@ -85,7 +85,7 @@ async def test_messages_in_chunks_keep_their_place_among_others(sdk: Client, top
         assert await consumer.receive(timeout=0.3) is None
 
 
-async def test_chunks_come_again_after_a_nack_and_are_all_acknowledged(sdk: Client, topic: str) -> None:
+async def test_chunked_message_is_redelivered_after_nack_and_acked_whole(sdk: Client, topic: str) -> None:
     value = os.urandom(LARGE)
     async with sdk.queue_consumer(topic, subscription="s") as consumer:
         async with sdk.producer(topic, chunking=Chunking(chunk_bytes=1 << 20), compression="zstd") as producer:
@@ -125,14 +125,14 @@ async def test_chunks_of_the_stock_client_are_read(
         assert (message.value, message.key) == (value, "k")
 
 
-async def test_without_chunking_a_large_message_is_refused_and_the_producer_lives(sdk: Client, topic: str) -> None:
+async def test_large_message_without_chunking_is_refused_alone(sdk: Client, topic: str) -> None:
     async with sdk.producer(topic) as producer:
         with pytest.raises(MessageTooLarge):
             await producer.send(os.urandom(LARGE), timeout=RETRY_DELAYS)
         await producer.send(b"small", timeout=RETRY_DELAYS)
 
 
-async def test_many_consumers_of_a_queue_share_messages_in_chunks(sdk: Client, topic: str) -> None:
+async def test_queue_consumers_share_chunked_messages(sdk: Client, topic: str) -> None:
     """Every message goes to one of them, whole; nobody waits for what another one has."""
     values = [os.urandom(6_000_000 + n) for n in range(12)]
     async with (
@@ -163,11 +163,11 @@ async def test_many_consumers_of_a_queue_share_messages_in_chunks(sdk: Client, t
         assert all(counts), "everybody had a share"
 
 
-async def test_a_message_in_chunks_can_become_a_dead_letter(sdk: Client, topic: str) -> None:
+async def test_chunked_message_can_become_a_dead_letter(sdk: Client, topic: str) -> None:
     """Larger than the broker takes at once: the copy comes in chunks, too, and the original is gone."""
     value = os.urandom(LARGE)
-    graves = f"{topic}-graves"
-    policy = DeadLetter(max_redeliveries=1, topic=graves, initial_subscription="mourners")
+    dead_letters = f"{topic}-dead"
+    policy = DeadLetter(max_redeliveries=1, topic=dead_letters, initial_subscription="readers")
     async with (
         sdk.queue_consumer(topic, subscription="s", dead_letter=policy) as consumer,
         sdk.producer(topic, chunking=Chunking(chunk_bytes=1 << 20)) as producer,
@@ -177,7 +177,7 @@ async def test_a_message_in_chunks_can_become_a_dead_letter(sdk: Client, topic: 
             message = await consumer.receive(timeout=RETRY_DELAYS)
             assert message is not None and message.redelivery_count == tries
             await consumer.nack(message, delay=0)
-        async with sdk.queue_consumer(graves, subscription="mourners", start="earliest") as mourners:
-            message = await mourners.receive(timeout=RETRY_DELAYS)
+        async with sdk.queue_consumer(dead_letters, subscription="readers", start="earliest") as dead_letter_consumer:
+            message = await dead_letter_consumer.receive(timeout=RETRY_DELAYS)
             assert message is not None
             assert (message.value, message.key, message.properties["REAL_TOPIC"]) == (value, "k", topic)

@@ -50,7 +50,7 @@ def by_key(pairs: list[tuple[Any, bytes]]) -> dict[Any, list[bytes]]:
 
 @pytest.mark.parametrize("partitions", [0, 3])
 @pytest.mark.parametrize("is_arrow", [False, True], ids=["lists", "arrow"])
-async def test_columns_go_out_and_come_back(
+async def test_columns_round_trip(
     sdk: Client, broker: BrokerProcess, topic: str, partitions: int, is_arrow: bool
 ) -> None:
     if partitions:
@@ -82,7 +82,7 @@ async def test_columns_go_out_and_come_back(
         assert await consumer.receive(timeout=0.3) is None, "all of it is acknowledged"
 
 
-async def test_a_batch_is_acknowledged_as_a_whole_and_the_rest_comes_again(sdk: Client, topic: str) -> None:
+async def test_batch_is_acked_as_a_whole_and_the_rest_redelivered(sdk: Client, topic: str) -> None:
     async with sdk.producer(topic, batching=Batching(max_messages=10)) as producer:
         async with sdk.queue_consumer(topic, subscription="q", start="earliest") as consumer:
             await producer.send_batch([b"%d" % row for row in range(35)], timeout=RETRY_DELAYS)
@@ -130,7 +130,7 @@ async def test_bounds_and_errors_are_those_of_single_sends(sdk: Client, topic: s
         await producer.send_batch([b"x"])
 
 
-async def test_messages_that_need_chunks_travel_one_by_one(sdk: Client, topic: str) -> None:
+async def test_bulk_messages_that_need_chunks_are_sent_one_by_one(sdk: Client, topic: str) -> None:
     values = [b"small", b"x" * 6_000_000, b"last"]
     async with (
         sdk.queue_consumer(topic, subscription="q", start="earliest") as consumer,
@@ -154,7 +154,7 @@ async def test_schema_compression_and_properties(sdk: Client, topic: str) -> Non
         assert [dict(message.properties) for message in batch] == [{"a": "b"}, {}]
 
 
-def test_the_blocking_face(broker: BrokerProcess, topic: str) -> None:
+def test_blocking_client(broker: BrokerProcess, topic: str) -> None:
     with (
         anabranch.blocking.connect(broker.service_url) as client,
         client.queue_consumer(topic, subscription="q", start="earliest") as consumer,

@@ -25,7 +25,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
         yield started
 
 
-async def test_topics_are_found_on_their_brokers_and_again_after_a_death(cluster: ClusterProcesses) -> None:
+async def test_topics_are_found_again_after_a_broker_died(cluster: ClusterProcesses) -> None:
     topics = [f"persistent://public/default/t-{uuid.uuid4().hex[:12]}" for _ in range(16)]
     async with anabranch.connect(cluster.service_url, connection=QUICK) as client:
         producers = [await client.producer(topic) for topic in topics]

@@ -70,7 +70,7 @@ async def three_kinds(client: Client) -> AsyncIterator[dict[str, Watcher]]:
         await asyncio.gather(*tasks)
 
 
-async def test_scenario_53_consumers_go_on_through_killed_brokers_and_a_new_leader(tmp_path: Path) -> None:
+async def test_scenario_53_consumers_survive_killed_brokers_and_controller(tmp_path: Path) -> None:
     """Scenarios 35, 50, 53: every broker of two is killed in turn, with changes of structure before and after."""
     with ClusterProcesses(tmp_path, 2) as cluster:
         one, other = cluster.brokers.values()
@@ -127,7 +127,7 @@ async def test_scenario_53_consumers_go_on_through_killed_brokers_and_a_new_lead
                 assert await again.receive(timeout=0.3) is None
 
 
-def test_the_blocking_face_has_all_three_kinds(broker: BrokerProcess) -> None:
+def test_blocking_client_has_all_three_consumers(broker: BrokerProcess) -> None:
     topic = "topic://public/default/blocking-kinds"
     with anabranch.blocking.connect(broker.service_url) as client:
         with client.producer(topic) as producer:

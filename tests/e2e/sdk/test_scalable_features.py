@@ -62,7 +62,7 @@ async def active(admin: Admin, topic: str) -> list[int]:
     return sorted(int(key) for key, one in found["segments"].items() if one["state"] == "ACTIVE")
 
 
-async def test_chunks_keep_their_place_through_splits(sdk: Client, admin: Admin, scalable: str) -> None:
+async def test_chunked_messages_keep_their_order_through_splits(sdk: Client, admin: Admin, scalable: str) -> None:
     """Scenario 25: small and large messages of a few keys, pipelined, while every segment is split twice."""
     async with (
         sdk.stream_consumer(scalable, subscription="s", start="earliest") as consumer,
@@ -133,7 +133,7 @@ class Half:
 
 
 @pytest.mark.parametrize("is_last", [True, False], ids=["at the end", "before others"])
-async def test_half_a_message_in_a_sealed_segment_stops_nobody(
+async def test_incomplete_message_in_sealed_segment_blocks_nothing(
     sdk: Client, admin: Admin, scalable: str, is_last: bool
 ) -> None:
     """Readers go on with the children at once, long before half messages are given up for their age."""
@@ -158,9 +158,7 @@ async def test_half_a_message_in_a_sealed_segment_stops_nobody(
             assert message is not None and message.value == value
 
 
-async def test_a_checkpoint_between_the_chunks_of_a_message_tears_nothing(
-    sdk: Client, admin: Admin, scalable: str
-) -> None:
+async def test_checkpoint_between_chunks_keeps_the_message_whole(sdk: Client, admin: Admin, scalable: str) -> None:
     """Two producers: what one of them sends lies between the chunks of the other's. Restored readers get the rest."""
     value = os.urandom(LARGE)
     small = asyncio.Event()
@@ -220,7 +218,7 @@ def anabranch_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "anabranch", *arguments]
 
 
-async def test_consume_tells_of_splits_and_merges(
+async def test_consume_prints_splits_and_merges(
     broker: BrokerProcess, sdk: Client, admin: Admin, scalable: str
 ) -> None:
     arguments = ("consume", scalable, "-s", "watch", "--from", "earliest", "--count", "2", "--json")
@@ -253,7 +251,7 @@ async def test_consume_tells_of_splits_and_merges(
     ]
 
 
-async def test_consume_goes_on_from_a_checkpoint(
+async def test_consume_continues_from_a_checkpoint(
     broker: BrokerProcess, sdk: Client, admin: Admin, scalable: str, tmp_path: Path
 ) -> None:
     """Across a split, from the file that the last run wrote."""

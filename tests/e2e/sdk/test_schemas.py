@@ -69,7 +69,7 @@ async def values(consumer: Any, count: int) -> list[Any]:
     ],
     ids=repr,
 )
-async def test_values_make_the_round_trip(sdk: Client, topic: str, schema: Schema, value: object) -> None:
+async def test_values_round_trip(sdk: Client, topic: str, schema: Schema, value: object) -> None:
     """Scenarios 92 and 94: by a consumer with the schema, and by one that takes what comes."""
     async with (
         sdk.queue_consumer(topic, subscription="same", schema=schema) as same,
@@ -84,7 +84,7 @@ async def test_values_make_the_round_trip(sdk: Client, topic: str, schema: Schem
         assert await values(plain, 1) == [schema.encode(value)]
 
 
-async def test_a_class_stands_for_its_json(sdk: Client, topic: str) -> None:
+async def test_class_as_schema_means_json(sdk: Client, topic: str) -> None:
     class Customer(pydantic.BaseModel):
         name: str
         age: int = 0
@@ -100,7 +100,7 @@ async def test_a_class_stands_for_its_json(sdk: Client, topic: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["json", "avro"])
-async def test_records_go_to_the_stock_client_and_back(
+async def test_records_round_trip_with_the_stock_client(
     sdk: Client, client: pulsar.Client, topic: str, kind: str
 ) -> None:
     stock = pulsar.schema.JsonSchema(StockOrder) if kind == "json" else pulsar.schema.AvroSchema(StockOrder)
@@ -118,7 +118,7 @@ async def test_records_go_to_the_stock_client_and_back(
         assert (value.customer, value.amount, value.tags) == expected
 
 
-async def test_strings_go_to_the_stock_client_and_back(sdk: Client, client: pulsar.Client, topic: str) -> None:
+async def test_strings_round_trip_with_the_stock_client(sdk: Client, client: pulsar.Client, topic: str) -> None:
     stock = pulsar.schema.StringSchema()
     theirs = await asyncio.to_thread(client.subscribe, topic, "stock", schema=stock)
     async with sdk.queue_consumer(topic, subscription="ours", schema=String()) as consumer:
@@ -130,9 +130,7 @@ async def test_strings_go_to_the_stock_client_and_back(sdk: Client, client: puls
     assert [theirs.receive(int(RETRY_DELAYS * 1000)).value() for _ in range(2)] == ["one", "two"]
 
 
-async def test_old_versions_are_read_with_what_they_were_written_with(
-    sdk: Client, broker: BrokerProcess, topic: str
-) -> None:
+async def test_old_versions_are_read_with_their_own_schema(sdk: Client, broker: BrokerProcess, topic: str) -> None:
     """Scenario 93: one history of versions; every message is read by its own, on all partitions."""
 
     def version(count: int) -> type:
@@ -156,7 +154,7 @@ async def test_old_versions_are_read_with_what_they_were_written_with(
         assert [one.extra1 for one in found] == [1] * 9
 
 
-async def test_what_does_not_fit_is_refused_with_its_reason(sdk: Client, topic: str) -> None:
+async def test_incompatible_schema_is_refused_with_its_reason(sdk: Client, topic: str) -> None:
     async with sdk.producer(topic, schema=String()):
         with pytest.raises(IncompatibleSchema) as caught:
             await sdk.producer(topic, schema=Int64())
@@ -165,7 +163,7 @@ async def test_what_does_not_fit_is_refused_with_its_reason(sdk: Client, topic: 
             await sdk.queue_consumer(topic, subscription="s", schema=Int64())
 
 
-async def test_a_message_that_cannot_be_read_fails_where_it_is_looked_at(sdk: Client, topic: str) -> None:
+async def test_undecodable_message_fails_when_its_value_is_read(sdk: Client, topic: str) -> None:
     """Bytes in between: the consumer goes on, and the message can be acknowledged like any other."""
     async with sdk.queue_consumer(topic, subscription="s", schema=Json(Order)) as consumer:
         async with sdk.producer(topic) as producer:
@@ -182,7 +180,7 @@ async def test_a_message_that_cannot_be_read_fails_where_it_is_looked_at(sdk: Cl
 
 
 @pytest.mark.parametrize("schema", [Json(Order), Avro(Order)], ids=repr)
-async def test_bulk_calls_encode_and_decode_too(sdk: Client, topic: str, schema: Schema) -> None:
+async def test_bulk_calls_use_the_schema(sdk: Client, topic: str, schema: Schema) -> None:
     orders = [Order(f"c{n % 3}", n, ["t"] * (n % 4)) for n in range(500)]
     async with (
         sdk.stream_consumer(topic, subscription="s", schema=schema) as consumer,

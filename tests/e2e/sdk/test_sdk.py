@@ -59,7 +59,7 @@ def create_partitioned(broker: BrokerProcess, topic: str, partitions: int) -> No
         pass
 
 
-async def test_what_is_sent_is_received(sdk: Client, topic: str) -> None:
+async def test_sent_messages_are_received(sdk: Client, topic: str) -> None:
     async with (
         sdk.queue_consumer(topic, subscription="s") as consumer,
         sdk.producer(topic, name="shop") as producer,
@@ -92,7 +92,7 @@ async def test_pipelined_sends_keep_their_order_in_batches(sdk: Client, topic: s
         await consumer.ack_cumulative(messages[-1])
 
 
-async def test_receive_gives_none_in_time(sdk: Client, topic: str) -> None:
+async def test_receive_returns_none_after_its_timeout(sdk: Client, topic: str) -> None:
     async with sdk.queue_consumer(topic, subscription="s") as consumer:
         assert await consumer.receive(timeout=0.01) is None
         assert await consumer.receive_many(5, timeout=0.01) == []
@@ -113,7 +113,7 @@ async def test_acks_of_single_messages_of_a_batch_survive_the_consumer(sdk: Clie
         assert await consumer.receive(timeout=0.05) is None
 
 
-async def test_nack_brings_back_that_message_of_the_batch_only(sdk: Client, topic: str) -> None:
+async def test_nack_redelivers_only_that_message_of_the_batch(sdk: Client, topic: str) -> None:
     async with (
         sdk.queue_consumer(topic, subscription="s") as consumer,
         sdk.producer(topic, batching=Batching(max_delay=60)) as producer,
@@ -209,7 +209,7 @@ async def test_a_cancelled_receive_loses_nothing(sdk: Client, topic: str) -> Non
             assert message.value == b"%d" % n
 
 
-async def test_what_cannot_work_is_refused_with_a_reason(sdk: Client, topic: str) -> None:
+async def test_invalid_calls_are_refused_with_a_reason(sdk: Client, topic: str) -> None:
     """Scenario 7: an HTTP address is named as what it is."""
     with pytest.raises(BadServiceUrl):
         anabranch.connect("http://localhost:8080")
@@ -230,14 +230,14 @@ async def test_what_cannot_work_is_refused_with_a_reason(sdk: Client, topic: str
         await producer.send(b"late")
 
 
-async def test_no_broker_is_an_error_in_time() -> None:
+async def test_connect_without_a_broker_fails_in_time() -> None:
     with pytest.raises(TimedOut) as caught:
         await anabranch.connect("pulsar://127.0.0.1:1", operation_timeout=0.2, connection=QUICK)
     assert caught.value.retryable
     assert "cannot connect" in caught.value.reason
 
 
-async def test_second_exclusive_name_is_told_at_once(sdk: Client, topic: str) -> None:
+async def test_second_producer_with_the_same_name_is_refused_at_once(sdk: Client, topic: str) -> None:
     async with sdk.stream_consumer(topic, subscription="s"):
         with pytest.raises(ConsumerBusy):
             await sdk.queue_consumer(topic, subscription="s")
@@ -277,7 +277,7 @@ async def test_nothing_is_left_open(broker: BrokerProcess, topic: str) -> None:
     assert open_sockets() == before
 
 
-def test_the_blocking_face(broker: BrokerProcess, topic: str) -> None:
+def test_blocking_client(broker: BrokerProcess, topic: str) -> None:
     with anabranch.blocking.connect(broker.service_url) as client:
         with (
             client.stream_consumer(topic, subscription="s") as stream,
@@ -304,7 +304,7 @@ def test_the_blocking_face(broker: BrokerProcess, topic: str) -> None:
     assert client.is_closed
 
 
-def test_the_page_runs(private_broker: BrokerProcess) -> None:
+def test_examples_of_the_sdk_page_run(private_broker: BrokerProcess) -> None:
     page = (Path(__file__).parents[3] / "docs" / "guides" / "sdk.md").read_text()
     shown = []
     for program in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
@@ -363,7 +363,7 @@ def cut(client: Client) -> None:
 
 
 @pytest.mark.slow
-async def test_cut_connections_neither_lose_nor_double_nor_reorder(start_broker: StartBroker, topic: str) -> None:
+async def test_lost_connections_lose_repeat_and_reorder_nothing(start_broker: StartBroker, topic: str) -> None:
     broker = start_broker(environment={"ANABRANCH_BROKER_DEDUPLICATION": "true"})
     create_partitioned(broker, topic, 2)
     count = 2000
@@ -404,7 +404,7 @@ async def test_cut_connections_neither_lose_nor_double_nor_reorder(start_broker:
 
 
 @pytest.mark.slow
-async def test_a_stream_goes_on_through_a_kill_without_doubles(private_broker: BrokerProcess, topic: str) -> None:
+async def test_stream_continues_after_kill_without_duplicates(private_broker: BrokerProcess, topic: str) -> None:
     async with anabranch.connect(private_broker.service_url, connection=QUICK) as client:
         async with (
             client.stream_consumer(topic, subscription="s", prefetch=10) as consumer,

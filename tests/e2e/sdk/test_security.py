@@ -52,7 +52,7 @@ def broker(directory: Path, authority: Authority) -> Iterator[Broker]:
         yield running
 
 
-async def test_a_token_opens_the_door_and_its_role_decides(broker: Broker) -> None:
+async def test_token_authenticates_and_its_role_is_checked(broker: Broker) -> None:
     with pytest.raises(NotAuthenticated):
         await anabranch.connect(broker.service_url)
     with pytest.raises(NotAuthenticated):
@@ -95,7 +95,7 @@ async def test_tls_is_checked_and_carries_messages(broker: Broker, authority: Au
         assert message is not None and len(message.value) == 300_000
 
 
-async def test_a_password_and_a_token_in_a_file_open_the_door(broker: Broker, tmp_path: Path) -> None:
+async def test_password_and_token_file_authenticate(broker: Broker, tmp_path: Path) -> None:
     """The file is read whenever it is needed: what it says then counts."""
     async with anabranch.connect(broker.service_url, auth=Basic("root", "hunter2")) as client:
         assert (await (await client.producer(TOPIC)).send(b"x", timeout=10)).ledger >= 0
@@ -108,7 +108,7 @@ async def test_a_password_and_a_token_in_a_file_open_the_door(broker: Broker, tm
         assert (await (await client.producer(TOPIC)).send(b"x", timeout=10)).ledger >= 0
 
 
-async def test_a_certificate_says_who_we_are(broker: Broker, authority: Authority) -> None:
+async def test_certificate_authenticates(broker: Broker, authority: Authority) -> None:
     """Scenario 96: mutual TLS; a role that is not allowed is refused, files that are none at once."""
     secure = await asyncio.to_thread(secure_url, broker)
 
@@ -125,7 +125,7 @@ async def test_a_certificate_says_who_we_are(broker: Broker, authority: Authorit
         anabranch.connect(secure, tls=Tls(trust_file="/nowhere.pem"))
 
 
-async def test_expired_tokens_are_renewed_on_the_living_connection(broker: Broker) -> None:
+async def test_expired_token_is_renewed_on_the_open_connection(broker: Broker) -> None:
     """Scenario 96: the broker challenges when the token expires; the answer is a fresh one, and nothing is lost."""
     asked = asyncio.Event()
     given = 0
@@ -150,7 +150,7 @@ async def test_expired_tokens_are_renewed_on_the_living_connection(broker: Broke
         assert await client._pool.connection() is connection, "nobody had to connect again"
 
 
-async def test_a_supplier_that_fails_is_asked_again(broker: Broker) -> None:
+async def test_failing_token_supplier_is_retried(broker: Broker) -> None:
     tries = 0
 
     def supplier() -> str:
@@ -170,7 +170,7 @@ async def test_a_supplier_that_fails_is_asked_again(broker: Broker) -> None:
     assert "secret" not in str(caught.value)
 
 
-async def test_the_admin_client_signs_in_the_same_ways(broker: Broker) -> None:
+async def test_admin_client_authenticates_in_the_same_ways(broker: Broker) -> None:
     for auth in (Token(token_of("root")), Basic("root", "hunter2")):
         async with anabranch.admin.connect(broker.http_url, auth=auth) as admin:
             assert "public" in await admin.tenants.list()

@@ -25,7 +25,7 @@ async def sdk(broker: BrokerProcess) -> AsyncIterator[Client]:
         yield client
 
 
-async def test_delayed_messages_come_when_it_is_time(sdk: Client, topic: str) -> None:
+async def test_delayed_messages_arrive_at_their_time(sdk: Client, topic: str) -> None:
     """Scenario 23: to queues not before their time; streams keep the order."""
     async with (
         sdk.queue_consumer(topic, subscription="queue") as queue,
@@ -90,7 +90,7 @@ async def test_one_exclusive_producer_at_a_time(sdk: Client, topic: str) -> None
         sdk.producer(topic, access="alone")
 
 
-async def test_whoever_is_fenced_hears_it(sdk: Client, topic: str) -> None:
+async def test_fenced_producer_gets_an_error(sdk: Client, topic: str) -> None:
     old = await sdk.producer(topic, access="exclusive")
     async with sdk.producer(topic, access="exclusive-with-fencing") as new:
         await new.send(b"new", timeout=RETRY_DELAYS)
@@ -105,7 +105,7 @@ def narrow() -> Iterator[Broker]:
         yield running
 
 
-async def test_a_producer_keeps_within_the_brokers_window(narrow: Broker) -> None:
+async def test_producer_respects_the_brokers_window(narrow: Broker) -> None:
     """Ten messages or 64 KiB unstored at most; everything arrives, in order."""
     topic = "persistent://public/default/narrow"
     async with (

@@ -80,14 +80,14 @@ def test_settings_reach_the_broker() -> None:
         client.close()
 
 
-def test_mistakes_are_told() -> None:
+def test_wrong_use_raises_broker_failed() -> None:
     with pytest.raises(ValueError, match=r"no such setting: 'broker\.nonsense'"):
         Broker(settings={"broker.nonsense": 1}).start()
     with pytest.raises(BrokerFailed, match="not running"):
         _ = Broker().service_url
 
 
-def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_start_raises_its_reason_and_leaves_nothing(tmp_path: Path) -> None:
     with Broker(tmp_path), pytest.raises(Exception, match=r"(?i)lock|in use|another|taken"):
         Broker(tmp_path).start()
 
@@ -103,5 +103,5 @@ def test_close_may_be_repeated() -> None:
 def test_importing_it_loads_no_broker() -> None:
     code = "import sys, anabranch.testing.plugin; print([m for m in sys.modules if m.startswith('anabranch.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for floor in ("node", "broker", "storage", "protocol", "rest"):
-        assert f"anabranch.{floor}" not in done.stdout
+    for layer in ("node", "broker", "storage", "protocol", "rest"):
+        assert f"anabranch.{layer}" not in done.stdout

@@ -43,15 +43,17 @@ BAD: list[dict[str, Any]] = [
 
 async def obliging(broker: FakeBroker) -> None:
     while True:
-        heard = await broker.expect(BaseCommand.PRODUCER, BaseCommand.SEND, BaseCommand.CLOSE_PRODUCER)
-        if heard.kind == BaseCommand.PRODUCER:
-            heard.answer(BaseCommand.PRODUCER_SUCCESS, producer_name="p", last_sequence_id=-1)
-        elif heard.kind == BaseCommand.CLOSE_PRODUCER:
-            heard.answer(BaseCommand.SUCCESS)
+        received = await broker.expect(BaseCommand.PRODUCER, BaseCommand.SEND, BaseCommand.CLOSE_PRODUCER)
+        if received.kind == BaseCommand.PRODUCER:
+            received.answer(BaseCommand.PRODUCER_SUCCESS, producer_name="p", last_sequence_id=-1)
+        elif received.kind == BaseCommand.CLOSE_PRODUCER:
+            received.answer(BaseCommand.SUCCESS)
         else:
-            producer_id, sequence_id = heard.body.producer_id, heard.body.sequence_id
+            producer_id, sequence_id = received.body.producer_id, received.body.sequence_id
             place = pb.MessageIdData(ledgerId=1, entryId=sequence_id)
-            heard.line.say(BaseCommand.SEND_RECEIPT, producer_id=producer_id, sequence_id=sequence_id, message_id=place)
+            received.connection.send_command(
+                BaseCommand.SEND_RECEIPT, producer_id=producer_id, sequence_id=sequence_id, message_id=place
+            )
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ async def sdk() -> AsyncIterator[Client]:
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: ascii(bad))
 @pytest.mark.parametrize("batching", [None, Batching(max_messages=3)], ids=["alone", "batched"])
-async def test_a_message_that_cannot_be_written_harms_no_other(
+async def test_message_that_cannot_be_encoded_fails_alone(
     sdk: Client, bad: dict[str, Any], batching: Batching | None
 ) -> None:
     """Found only when its batch is written, it would fail the others, and the producer with them."""
@@ -83,7 +85,7 @@ async def test_a_message_that_cannot_be_written_harms_no_other(
 
 
 @pytest.mark.parametrize("keys", [["k", 1], ["k", HALF]])
-async def test_a_bulk_that_cannot_be_written_takes_nothing(sdk: Client, keys: list[Any]) -> None:
+async def test_bulk_that_cannot_be_encoded_sends_nothing(sdk: Client, keys: list[Any]) -> None:
     async with sdk.producer(TOPIC) as producer:
         with pytest.raises((BadColumn, ClientError)):
             await producer.send_batch([b"a", b"b"], keys, timeout=RETRY_DELAYS)
@@ -102,12 +104,12 @@ async def test_a_bulk_that_cannot_be_written_takes_nothing(sdk: Client, keys: li
     ],
     ids=ascii,
 )
-def test_a_host_that_cannot_be_is_told_at_once(url: str) -> None:
+def test_invalid_host_is_refused_at_once(url: str) -> None:
     with pytest.raises(BadServiceUrl):
         anabranch.connect(url)
 
 
-async def test_flushes_that_time_out_leave_nothing_behind(sdk: Client) -> None:
+async def test_timed_out_flushes_leave_nothing_behind(sdk: Client) -> None:
     async with sdk.producer(TOPIC, batching=Batching(max_delay=60.0)) as producer:
         for _ in range(3):
             producer.send_nowait(b"x")

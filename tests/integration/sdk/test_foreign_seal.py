@@ -16,7 +16,7 @@ from anabranch.model.layout import Layout
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import split_batch
-from tests.support.in_memory.fake_broker import RETRY_DELAYS, FakeBroker, Heard, told
+from tests.support.in_memory.fake_broker import RETRY_DELAYS, FakeBroker, ReceivedCommand, send_layout
 from tests.support.in_memory.segment_hosts import until
 from tests.support.models.layout_histories import split
 
@@ -34,55 +34,55 @@ class Stage:
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
         self._topics: dict[int, str] = {}
-        self.watch: Heard | None = None
+        self.watch: ReceivedCommand | None = None
         self.is_sealed = False
         self.stored: dict[str, list[str]] = {}
         self.layout = FIRST
-        self.troubles: list[pb.ServerError] = []  # errors that children are refused with, last one first
+        self.refusals: list[pb.ServerError] = []  # errors that children are refused with, last one first
         self.is_slow = False  # whoever asks for PRODUCER answers it
 
-    async def next(self, *wanted: int) -> Heard:
+    async def next(self, *wanted: int) -> ReceivedCommand:
         """The next command of these kinds; lookups of the layout and producers are answered on the way."""
         while True:
-            heard = await self._broker.expect(
+            received = await self._broker.expect(
                 BaseCommand.SCALABLE_TOPIC_LOOKUP,
                 BaseCommand.SCALABLE_TOPIC_CLOSE,
                 BaseCommand.PRODUCER,
                 BaseCommand.SEND,
                 BaseCommand.CLOSE_PRODUCER,
             )
-            if heard.kind == BaseCommand.SCALABLE_TOPIC_LOOKUP:
-                self.watch = heard
-                told(heard, self.layout, TOPIC)
-            elif heard.kind == BaseCommand.PRODUCER and not (self.is_slow and heard.kind in wanted):
-                self.open(heard)
-            if heard.kind in wanted:
-                return heard
+            if received.kind == BaseCommand.SCALABLE_TOPIC_LOOKUP:
+                self.watch = received
+                send_layout(received, self.layout, TOPIC)
+            elif received.kind == BaseCommand.PRODUCER and not (self.is_slow and received.kind in wanted):
+                self.open(received)
+            if received.kind in wanted:
+                return received
 
-    def open(self, heard: Heard) -> None:
-        topic = heard.body.topic
-        if topic != PARENT and self.troubles:
-            heard.answer(BaseCommand.ERROR, error=self.troubles.pop(), message="not now")
+    def open(self, received: ReceivedCommand) -> None:
+        topic = received.body.topic
+        if topic != PARENT and self.refusals:
+            received.answer(BaseCommand.ERROR, error=self.refusals.pop(), message="not now")
             return
         if topic == PARENT and self.is_sealed:
-            heard.answer(BaseCommand.ERROR, error=pb.TopicTerminatedError, message="sealed")
+            received.answer(BaseCommand.ERROR, error=pb.TopicTerminatedError, message="sealed")
             return
-        self._topics[heard.body.producer_id] = topic
-        heard.answer(BaseCommand.PRODUCER_SUCCESS, producer_name="p", last_sequence_id=-1)
+        self._topics[received.body.producer_id] = topic
+        received.answer(BaseCommand.PRODUCER_SUCCESS, producer_name="p", last_sequence_id=-1)
 
-    def receipt(self, heard: Heard) -> None:
-        topic = self._topics[heard.body.producer_id]
-        self.stored.setdefault(topic, []).extend(one.data.decode() for one in split_batch(heard.payload))
+    def receipt(self, received: ReceivedCommand) -> None:
+        topic = self._topics[received.body.producer_id]
+        self.stored.setdefault(topic, []).extend(one.data.decode() for one in split_batch(received.payload))
         place = pb.MessageIdData(ledgerId=1, entryId=len(self.stored[topic]))
-        self.say(heard, BaseCommand.SEND_RECEIPT, sequence_id=heard.body.sequence_id, message_id=place)
+        self.send_command(received, BaseCommand.SEND_RECEIPT, sequence_id=received.body.sequence_id, message_id=place)
 
-    def say(self, heard: Heard, kind: int, **fields: Any) -> None:
-        heard.line.say(kind, producer_id=heard.body.producer_id, **fields)
+    def send_command(self, received: ReceivedCommand, kind: int, **fields: Any) -> None:
+        received.connection.send_command(kind, producer_id=received.body.producer_id, **fields)
 
-    def refuse(self, heard: Heard) -> None:
-        sequence_id = heard.body.sequence_id
-        self.say(
-            heard, BaseCommand.SEND_ERROR, sequence_id=sequence_id, error=pb.TopicTerminatedError, message="sealed"
+    def refuse(self, received: ReceivedCommand) -> None:
+        sequence_id = received.body.sequence_id
+        self.send_command(
+            received, BaseCommand.SEND_ERROR, sequence_id=sequence_id, error=pb.TopicTerminatedError, message="sealed"
         )
 
     def is_in_order(self, rounds: int) -> None:
@@ -95,16 +95,16 @@ class Stage:
     def push(self) -> None:
         self.layout = SECOND
         assert self.watch is not None
-        told(self.watch, SECOND, TOPIC)
+        send_layout(self.watch, SECOND, TOPIC)
 
     async def serve_children(self, count: int) -> None:
         """Until so many messages are stored in all."""
         while sum(map(len, self.stored.values())) < count:
-            heard = await self.next(BaseCommand.SEND, BaseCommand.CLOSE_PRODUCER)
-            if heard.kind == BaseCommand.CLOSE_PRODUCER:
-                heard.answer(BaseCommand.SUCCESS)
+            received = await self.next(BaseCommand.SEND, BaseCommand.CLOSE_PRODUCER)
+            if received.kind == BaseCommand.CLOSE_PRODUCER:
+                received.answer(BaseCommand.SUCCESS)
             else:
-                self.receipt(heard)
+                self.receipt(received)
 
 
 @pytest.fixture
@@ -124,9 +124,9 @@ def send_all(producer: Producer, rounds: range) -> list[asyncio.Future[MessageId
     return [producer.send_nowait(f"{key} {n}".encode(), key=key) for n in rounds for key in KEYS]
 
 
-@pytest.mark.parametrize("followed_by", ["refusal of the producer", "layout", "farewell"])
+@pytest.mark.parametrize("followed_by", ["refusal of the producer", "layout", "CLOSE_PRODUCER"])
 @pytest.mark.parametrize("answered", range(1, 5))
-async def test_receipts_that_come_after_the_broker_closed_the_producer_count(
+async def test_receipts_after_close_producer_count(
     broker: FakeBroker, sdk: Client, followed_by: str, answered: int
 ) -> None:
     """Pulsar 5.0.0-M1 under load: it seals, closes the producer, refuses what came later - and only then says which of
@@ -138,17 +138,17 @@ async def test_receipts_that_come_after_the_broker_closed_the_producer_count(
     futures = send_all(producer, range(1))
     sends = [await stage.next(BaseCommand.SEND) for _ in range(6)]
     stage.is_sealed = stage.is_slow = True
-    if followed_by == "farewell":
+    if followed_by == "CLOSE_PRODUCER":
         stage.push()
-        farewell = await stage.next(BaseCommand.CLOSE_PRODUCER)
-    stage.say(sends[0], BaseCommand.CLOSE_PRODUCER, request_id=(1 << 64) - 1)
-    attempt = None if followed_by == "farewell" else await stage.next(BaseCommand.PRODUCER)  # it has understood
+        close_producer = await stage.next(BaseCommand.CLOSE_PRODUCER)
+    stage.send_command(sends[0], BaseCommand.CLOSE_PRODUCER, request_id=(1 << 64) - 1)
+    attempt = None if followed_by == "CLOSE_PRODUCER" else await stage.next(BaseCommand.PRODUCER)  # it has understood
     stage.refuse(sends[5])
-    for heard in sends[:answered]:
-        stage.receipt(heard)
+    for received in sends[:answered]:
+        stage.receipt(received)
     stage.is_slow = False
     if attempt is None:
-        farewell.answer(BaseCommand.SUCCESS)
+        close_producer.answer(BaseCommand.SUCCESS)
     elif followed_by == "layout":
         stage.push()
     else:
@@ -163,11 +163,11 @@ async def test_receipts_that_come_after_the_broker_closed_the_producer_count(
 
 @pytest.mark.parametrize("is_too_late", [False, True])
 @pytest.mark.parametrize("batching", [None, Batching(max_messages=3)])
-@pytest.mark.parametrize("told_by", ["closing", "farewell"])
-async def test_receipts_count_until_it_is_sent_again_and_then_it_is_told(
+@pytest.mark.parametrize("closed_by", ["closing", "CLOSE_PRODUCER"])
+async def test_late_receipts_count_until_the_message_is_resent(
     broker: FakeBroker,
     sdk: Client,
-    told_by: str,
+    closed_by: str,
     batching: Batching | None,
     is_too_late: bool,
     caplog: pytest.LogCaptureFixture,
@@ -181,28 +181,28 @@ async def test_receipts_count_until_it_is_sent_again_and_then_it_is_told(
     futures = send_all(producer, range(1))
     sends = [await stage.next(BaseCommand.SEND) for _ in range(6 if batching is None else 2)]
     stage.is_sealed = stage.is_slow = True
-    if told_by == "farewell":
+    if closed_by == "CLOSE_PRODUCER":
         stage.refuse(sends[-1])
         (await stage.next(BaseCommand.CLOSE_PRODUCER)).answer(BaseCommand.SUCCESS)
         stage.push()
     else:
         stage.push()
-        farewell = await stage.next(BaseCommand.CLOSE_PRODUCER)
-        farewell.answer(BaseCommand.SUCCESS)
+        close_producer = await stage.next(BaseCommand.CLOSE_PRODUCER)
+        close_producer.answer(BaseCommand.SUCCESS)
     children = [await stage.next(BaseCommand.PRODUCER) for _ in range(2)]
     early = sends[: len(sends) // 2]
     if not is_too_late:
-        for heard in early:
-            stage.receipt(heard)
+        for received in early:
+            stage.receipt(received)
         async with asyncio.timeout(RETRY_DELAYS):
             await asyncio.wait(futures[:3])
     stage.is_slow = False
-    for heard in children:
-        stage.open(heard)
+    for received in children:
+        stage.open(received)
     await stage.serve_children(6)
     if is_too_late:
-        for heard in early:
-            stage.receipt(heard)
+        for received in early:
+            stage.receipt(received)
         await until(lambda: bool(caplog.records))
         assert [one.__dict__["sequence_ids"] for one in caplog.records] == [[0, 1, 2]]
         assert sum(map(len, stage.stored.values())) == 9
@@ -214,7 +214,7 @@ async def test_receipts_count_until_it_is_sent_again_and_then_it_is_told(
 
 
 @pytest.mark.parametrize("answered", range(5))
-async def test_receipts_that_come_while_a_topic_moves_count(broker: FakeBroker, sdk: Client, answered: int) -> None:
+async def test_receipts_while_a_topic_moves_count(broker: FakeBroker, sdk: Client, answered: int) -> None:
     """A topic that is unloaded: brokers close its producers first and finish what they were writing then."""
     stage = Stage(broker)
     opening = asyncio.ensure_future(_opened(sdk, "persistent://public/default/x"))
@@ -223,13 +223,13 @@ async def test_receipts_that_come_while_a_topic_moves_count(broker: FakeBroker, 
     futures = [producer.send_nowait(b"%d" % n) for n in range(4)]
     sends = [await stage.next(BaseCommand.SEND) for _ in range(4)]
     stage.is_slow = True
-    stage.say(sends[0], BaseCommand.CLOSE_PRODUCER, request_id=(1 << 64) - 1)
+    stage.send_command(sends[0], BaseCommand.CLOSE_PRODUCER, request_id=(1 << 64) - 1)
     for trouble in (pb.ServiceNotReady, None):  # also when it takes more than one attempt
         attempt = await stage.next(BaseCommand.PRODUCER)
         if trouble is not None:
             attempt.answer(BaseCommand.ERROR, error=trouble, message="moving")
-    for heard in sends[:answered]:
-        stage.receipt(heard)
+    for received in sends[:answered]:
+        stage.receipt(received)
     stage.open(attempt)
     await stage.serve_children(4)
     await producer.flush(timeout=RETRY_DELAYS)
@@ -237,32 +237,34 @@ async def test_receipts_that_come_while_a_topic_moves_count(broker: FakeBroker, 
     assert list(stage.stored.values()) == [["0", "1", "2", "3"]]
 
 
-@pytest.mark.parametrize("told_by", ["refusal", "closing", "layout"])
-async def test_scenarios_26_30_a_seal_without_our_additions(broker: FakeBroker, sdk: Client, told_by: str) -> None:
+@pytest.mark.parametrize("closed_by", ["refusal", "closing", "layout"])
+async def test_scenarios_26_30_seal_without_anabranch_extensions(
+    broker: FakeBroker, sdk: Client, closed_by: str
+) -> None:
     stage = Stage(broker)
     opening = asyncio.ensure_future(_opened(sdk))
     await stage.next(BaseCommand.PRODUCER)
     producer = await opening
     futures = send_all(producer, range(2))
     sends = [await stage.next(BaseCommand.SEND) for _ in range(12)]
-    for heard in sends[:4]:
-        stage.receipt(heard)
+    for received in sends[:4]:
+        stage.receipt(received)
     stage.is_sealed = True
-    if told_by == "refusal":
-        for heard in sends[4:]:
-            stage.refuse(heard)
+    if closed_by == "refusal":
+        for received in sends[4:]:
+            stage.refuse(received)
         (await stage.next(BaseCommand.CLOSE_PRODUCER)).answer(BaseCommand.SUCCESS)
         stage.push()
-    elif told_by == "closing":
-        stage.say(sends[0], BaseCommand.CLOSE_PRODUCER, request_id=(1 << 64) - 1)
+    elif closed_by == "closing":
+        stage.send_command(sends[0], BaseCommand.CLOSE_PRODUCER, request_id=(1 << 64) - 1)
         await stage.next(BaseCommand.PRODUCER)  # refused
         stage.push()
     else:
         stage.push()
-        farewell = await stage.next(BaseCommand.CLOSE_PRODUCER)
-        for heard in sends[4:6]:  # were under way when it was sealed
-            stage.receipt(heard)
-        farewell.answer(BaseCommand.SUCCESS)
+        close_producer = await stage.next(BaseCommand.CLOSE_PRODUCER)
+        for received in sends[4:6]:  # were under way when it was sealed
+            stage.receipt(received)
+        close_producer.answer(BaseCommand.SUCCESS)
     futures += send_all(producer, range(2, 3))
     await stage.serve_children(18)
     await producer.flush(timeout=RETRY_DELAYS)
@@ -271,20 +273,20 @@ async def test_scenarios_26_30_a_seal_without_our_additions(broker: FakeBroker, 
     stage.is_in_order(3)
 
 
-async def test_scenarios_37_38_children_that_cannot_be_opened_at_first(broker: FakeBroker, sdk: Client) -> None:
+async def test_scenarios_37_38_children_that_open_later(broker: FakeBroker, sdk: Client) -> None:
     stage = Stage(broker)
     opening = asyncio.ensure_future(_opened(sdk))
     await stage.next(BaseCommand.PRODUCER)
     producer = await opening
     stage.is_sealed = True
-    stage.troubles = 2 * [pb.ServiceNotReady, pb.TopicNotFound, pb.ProducerBusy, pb.UnknownError, pb.MetadataError]
+    stage.refusals = 2 * [pb.ServiceNotReady, pb.TopicNotFound, pb.ProducerBusy, pb.UnknownError, pb.MetadataError]
     stage.push()
     assert (await stage.next(BaseCommand.PRODUCER)).body.topic != PARENT
     futures = send_all(producer, range(2))
     await stage.serve_children(12)
     await producer.flush(timeout=RETRY_DELAYS)
     assert [future.exception() for future in futures] == [None] * 12
-    assert not stage.troubles and PARENT not in stage.stored
+    assert not stage.refusals and PARENT not in stage.stored
 
 
 async def _opened(sdk: Client, topic: str = TOPIC, *, batching: Batching | None = None) -> Producer:
@@ -303,9 +305,9 @@ async def test_deadlines_and_close_hold_while_the_layout_is_missing(broker: Fake
     producer = await opening
     stage.is_sealed = True
     first = producer.send_nowait(b"a", key="k")
-    heard = await stage.next(BaseCommand.SEND)
+    received = await stage.next(BaseCommand.SEND)
     playing = asyncio.ensure_future(played())
-    stage.say(heard, BaseCommand.CLOSE_PRODUCER, request_id=(1 << 64) - 1)
+    stage.send_command(received, BaseCommand.CLOSE_PRODUCER, request_id=(1 << 64) - 1)
     with pytest.raises(TimedOut):
         await producer.send(b"b", key="k", timeout=0.1)
     await producer.close(timeout=0.05)

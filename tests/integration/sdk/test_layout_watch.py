@@ -21,7 +21,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import SystemClock
-from tests.support.in_memory.fake_broker import RETRY_DELAYS, FakeBroker, Heard, told
+from tests.support.in_memory.fake_broker import RETRY_DELAYS, FakeBroker, ReceivedCommand, send_layout
 from tests.support.models.layout_histories import split
 
 TOPIC = "topic://public/default/x"
@@ -53,47 +53,49 @@ async def next_of(seen: asyncio.Queue[TopicView]) -> TopicView:
         return await seen.get()
 
 
-async def test_scenario_35_a_lost_session_is_opened_again_under_its_number() -> None:
+async def test_scenario_35_lost_session_is_reopened_with_its_id() -> None:
     first = Layout.initial(1, now_ms=0)
     async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
         seen = epochs_of(watch)
         asked = await broker.expect(LOOKUP)
         assert asked.body.topic == TOPIC and asked.body.create_if_missing
-        told(asked, first, TOPIC)
+        send_layout(asked, first, TOPIC)
         assert (await watch.wait_first(RETRY_DELAYS)).layout == first
         assert (await next_of(seen)).layout == first
-        asked.line.cut()
+        asked.connection.cut()
         again = await broker.expect(LOOKUP)
         assert again.body.session_id == asked.body.session_id
         assert not again.body.create_if_missing, "a topic deleted meanwhile must not come back by watching it"
-        told(again, split(first, 0), TOPIC)
+        send_layout(again, split(first, 0), TOPIC)
         assert (await next_of(seen)).layout.epoch == 1
 
 
-async def test_scenario_36_an_error_after_the_first_layout_does_not_leave_it_deaf() -> None:
+async def test_scenario_36_error_after_first_layout_reopens_the_session() -> None:
     first = Layout.initial(1, now_ms=0)
     async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
         seen = epochs_of(watch)
         asked = await broker.expect(LOOKUP)
-        told(asked, first, TOPIC)
+        send_layout(asked, first, TOPIC)
         assert (await next_of(seen)).layout == first
         for _ in range(3):
-            asked.line.say(
+            asked.connection.send_command(
                 BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=asked.body.session_id, error=pb.TopicNotFound, message=""
             )
             await broker.expect(CLOSE)
             asked = await broker.expect(LOOKUP)
         assert watch.view.layout == first, "the last layout counts"
-        told(asked, split(first, 0), TOPIC)
+        send_layout(asked, split(first, 0), TOPIC)
         assert (await next_of(seen)).layout.epoch == 1
 
 
-def deny(asked: Heard) -> None:
+def deny(asked: ReceivedCommand) -> None:
     session_id = asked.body.session_id
-    asked.line.say(BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=session_id, error=pb.TopicNotFound, message="none")
+    asked.connection.send_command(
+        BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=session_id, error=pb.TopicNotFound, message="none"
+    )
 
 
-async def test_a_refusal_of_the_first_question_is_final() -> None:
+async def test_refusal_of_the_first_lookup_is_final() -> None:
     ours = FakeBroker(supports_scalable_topics=True, anabranch_extensions=True)
     async with ours as broker, watching(broker) as watch:
         deny(await broker.expect(LOOKUP))
@@ -101,17 +103,17 @@ async def test_a_refusal_of_the_first_question_is_final() -> None:
             await watch.wait_first(RETRY_DELAYS)
 
 
-async def test_a_foreign_broker_that_knows_no_topic_is_asked_again() -> None:
+async def test_not_found_of_a_pulsar_broker_is_retried() -> None:
     """Apache Pulsar says so, too, of a topic that it is just unloading."""
     first = Layout.initial(1, now_ms=0)
     async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
         deny(await broker.expect(LOOKUP))
         await broker.expect(CLOSE)
-        told(await broker.expect(LOOKUP), first, TOPIC)
+        send_layout(await broker.expect(LOOKUP), first, TOPIC)
         assert (await watch.wait_first(RETRY_DELAYS)).layout == first
 
 
-async def test_a_foreign_broker_that_goes_on_denying_is_believed() -> None:
+async def test_lasting_not_found_of_a_pulsar_broker_is_final() -> None:
     async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
 
         async def go_on() -> None:
@@ -127,15 +129,15 @@ async def test_a_foreign_broker_that_goes_on_denying_is_believed() -> None:
             denying.cancel()
 
 
-async def test_asking_again_opens_the_session_anew() -> None:
+async def test_refresh_opens_a_new_session() -> None:
     first = Layout.initial(1, now_ms=0)
     async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
         seen = epochs_of(watch)
         asked = await broker.expect(LOOKUP)
         watch.refresh()
-        told(asked, first, TOPIC)  # may be older than the question
+        send_layout(asked, first, TOPIC)  # may be older than the question
         await broker.expect(CLOSE)
-        told(await broker.expect(LOOKUP), split(first, 0), TOPIC)
+        send_layout(await broker.expect(LOOKUP), split(first, 0), TOPIC)
         assert [(await next_of(seen)).layout.epoch for _ in range(2)] == [0, 1]
 
 
@@ -153,16 +155,16 @@ async def test_scenario_8_a_broker_without_scalable_topics() -> None:
             assert len((await next_of(seen)).layout.active) == 5
 
 
-async def test_a_regular_topic_where_scalable_ones_are_switched_off() -> None:
+async def test_regular_topic_with_scalable_topics_switched_off() -> None:
     async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker, REGULAR) as watch:
         asked = await broker.expect(LOOKUP)
-        asked.line.say(
+        asked.connection.send_command(
             BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=asked.body.session_id, error=pb.NotAllowedError, message="off"
         )
         assert (await watch.wait_first(RETRY_DELAYS)).is_synthetic
 
 
-async def test_a_connection_that_broke_before_it_was_used_is_not_waited_for() -> None:
+async def test_connection_that_broke_before_use_is_not_awaited() -> None:
     first = Layout.initial(1, now_ms=0)
     async with FakeBroker(supports_scalable_topics=True) as broker:
         clock = SystemClock()
@@ -170,7 +172,7 @@ async def test_a_connection_that_broke_before_it_was_used_is_not_waited_for() ->
         watches = LayoutWatches(pool, QUICK, clock, SystemChance())
         try:
             watch = watches.hold(TopicName.parse(TOPIC), "test")
-            told(await broker.expect(LOOKUP), first, TOPIC)
+            send_layout(await broker.expect(LOOKUP), first, TOPIC)
             assert (await watch.wait_first(RETRY_DELAYS)).layout == first
             assert pool.broken == 1
         finally:

@@ -54,7 +54,7 @@ def halves(first: int) -> Iterator[tuple[int, tuple[int, int], int]]:
 # -- basics
 
 
-async def test_scenarios_1_3_4_the_first_message_makes_the_topic(node: Node, sdk: Client) -> None:
+async def test_scenarios_1_3_4_first_message_creates_the_topic(node: Node, sdk: Client) -> None:
     async with sdk.producer("topic://public/default/orders", name="shop") as producer:
         first = await producer.send(b"one", key="k", timeout=RETRY_DELAYS)
         assert (producer.topic, producer.name) == (TOPIC, "shop")
@@ -91,7 +91,7 @@ async def test_scenarios_11_12_16_keys_in_order_over_all_segments(
     assert (len(found), verdict.holds, verdict.repeated) == (1100, True, 0)
 
 
-async def test_scenario_20_21_bounds_hold_over_all_lanes(node: Node, admin: ScalableAdmin, sdk: Client) -> None:
+async def test_scenario_20_21_memory_limit_covers_all_segments(node: Node, admin: ScalableAdmin, sdk: Client) -> None:
     await admin.create(TOPIC, 2, {})
     async with sdk.producer(TOPIC, pending_bytes_max=10_000, batching=Batching(max_delay=60)) as producer:
         with pytest.raises(QueueFull):
@@ -131,7 +131,7 @@ async def test_scenario_17_sequence_ids(node: Node, sdk: Client) -> None:
     assert [one.metadata.sequence_id for one in await stored(node.service_url, TOPIC)] == [0, 10, 100]
 
 
-async def test_scenario_18_a_repeated_sequence_id_is_stored_once_also_after_a_split(
+async def test_scenario_18_repeated_sequence_id_is_stored_once_after_split(
     node: Node, admin: ScalableAdmin, sdk: Client
 ) -> None:
     await admin.create(TOPIC, 1, {})
@@ -200,7 +200,7 @@ async def test_scenario_29_three_generations_of_splits(node: Node, admin: Scalab
     assert verdict.repeated == 0
 
 
-async def test_scenario_32_cut_lines_and_splits_neither_lose_nor_double(
+async def test_scenario_32_lost_connections_and_splits_keep_exactly_once(
     node: Node, admin: ScalableAdmin, sdk: Client
 ) -> None:
     await admin.create(TOPIC, 1, {})
@@ -227,7 +227,7 @@ def cut_all(client: Client) -> None:
         connection.abort("cut by the test")
 
 
-async def test_scenario_35_splits_are_noticed_after_the_watch_was_cut(
+async def test_scenario_35_split_is_seen_after_a_lost_layout_session(
     node: Node, admin: ScalableAdmin, sdk: Client
 ) -> None:
     await admin.create(TOPIC, 1, {})
@@ -239,9 +239,7 @@ async def test_scenario_35_splits_are_noticed_after_the_watch_was_cut(
     assert lanes == {1, 2}
 
 
-async def test_scenario_34_a_topic_deleted_and_made_again_is_followed(
-    node: Node, admin: ScalableAdmin, sdk: Client
-) -> None:
+async def test_scenario_34_recreated_topic_is_followed(node: Node, admin: ScalableAdmin, sdk: Client) -> None:
     await admin.create(TOPIC, 2, {})
     async with sdk.producer(TOPIC) as producer:
         await producer.send(b"old", timeout=RETRY_DELAYS)
@@ -251,7 +249,7 @@ async def test_scenario_34_a_topic_deleted_and_made_again_is_followed(
     assert await values(node) == [b"new"]
 
 
-async def test_scenario_25_a_message_in_chunks_across_a_split(node: Node, admin: ScalableAdmin, sdk: Client) -> None:
+async def test_scenario_25_chunked_message_across_a_split(node: Node, admin: ScalableAdmin, sdk: Client) -> None:
     await admin.create(TOPIC, 1, {})
     async with sdk.producer(TOPIC, name="shop", chunking=Chunking()) as producer:
         large = b"x" * (12 << 20)
@@ -262,9 +260,7 @@ async def test_scenario_25_a_message_in_chunks_across_a_split(node: Node, admin:
         assert all(future.exception() is None for future in futures)
 
 
-async def test_a_send_timeout_is_kept_while_nobody_knows_where_to_go(
-    node: Node, admin: ScalableAdmin, sdk: Client
-) -> None:
+async def test_send_timeout_holds_without_a_layout(node: Node, admin: ScalableAdmin, sdk: Client) -> None:
     await admin.create(TOPIC, 1, {})
     async with sdk.producer(TOPIC, send_timeout=0.2) as producer:
         await producer.send(b"a", timeout=RETRY_DELAYS)
@@ -274,7 +270,7 @@ async def test_a_send_timeout_is_kept_while_nobody_knows_where_to_go(
         await producer.close(timeout=0.1)
 
 
-async def test_cancelled_sends_disturb_nobody(node: Node, admin: ScalableAdmin, sdk: Client) -> None:
+async def test_cancelled_sends_do_not_affect_others(node: Node, admin: ScalableAdmin, sdk: Client) -> None:
     await admin.create(TOPIC, 1, {})
     async with sdk.producer(TOPIC, name="shop") as producer:
         load = KeyedLoad(producer)

@@ -16,7 +16,7 @@ from anabranch.model.layout import Layout
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.server_errors import ServerError
-from tests.support.in_memory.fake_broker import RETRY_DELAYS, FakeBroker, told
+from tests.support.in_memory.fake_broker import RETRY_DELAYS, FakeBroker, send_layout
 from tests.support.models.layout_histories import split
 
 TOPIC = "persistent://public/default/x"
@@ -63,13 +63,13 @@ async def sdk(broker: FakeBroker) -> AsyncIterator[Client]:
 async def welcome(broker: FakeBroker) -> None:
     """Whoever asks is let in."""
     while True:
-        heard = await broker.expect(
+        received = await broker.expect(
             BaseCommand.PRODUCER, BaseCommand.SUBSCRIBE, BaseCommand.FLOW, BaseCommand.CLOSE_CONSUMER
         )
-        if heard.kind == BaseCommand.PRODUCER:
-            heard.answer(BaseCommand.PRODUCER_SUCCESS, producer_name="p", last_sequence_id=-1)
-        elif heard.kind != BaseCommand.FLOW:
-            heard.answer(BaseCommand.SUCCESS)
+        if received.kind == BaseCommand.PRODUCER:
+            received.answer(BaseCommand.PRODUCER_SUCCESS, producer_name="p", last_sequence_id=-1)
+        elif received.kind != BaseCommand.FLOW:
+            received.answer(BaseCommand.SUCCESS)
 
 
 async def opened(broker: FakeBroker, opening: Any) -> None:
@@ -84,26 +84,26 @@ async def opened(broker: FakeBroker, opening: Any) -> None:
 @pytest.mark.parametrize("number", ServerError.values(), ids=ServerError.Name)
 @pytest.mark.parametrize("question", ["partitions", "lookup", "attach"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_passes_is_asked_again_and_the_rest_is_told(
+async def test_temporary_refusals_are_retried_and_others_raised(
     broker: FakeBroker, sdk: Client, kind: str, question: str, number: pb.ServerError
 ) -> None:
     attach, opener = KINDS[kind]
     at = {"partitions": BaseCommand.PARTITIONED_METADATA, "lookup": BaseCommand.LOOKUP, "attach": attach}[question]
-    broker.troubles[at] = 3 * [number]
+    broker.refusals[at] = 3 * [number]
     is_fenced = number == ServerError.ConsumerAssignError and at == BaseCommand.SUBSCRIBE  # ranges are given out anew
     if number in PASSES or is_fenced or (number in BUSY and question == "partitions"):
         await opened(broker, opener(sdk))
-        assert broker.troubles[at] == []
+        assert broker.refusals[at] == []
     else:
         with pytest.raises(type(refusal(number, ""))) as caught:
             await opened(broker, opener(sdk))
-        assert caught.value.server_error == number and len(broker.troubles[at]) == 2
+        assert caught.value.server_error == number and len(broker.refusals[at]) == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_does_not_pass_in_time_is_told_with_its_reason(broker: FakeBroker, kind: str) -> None:
+async def test_refusal_past_the_deadline_is_raised_with_its_reason(broker: FakeBroker, kind: str) -> None:
     attach, opener = KINDS[kind]
-    broker.troubles[attach] = 100_000 * [ServerError.UnknownError]
+    broker.refusals[attach] = 100_000 * [ServerError.UnknownError]
     async with anabranch.connect(broker.url, connection=QUICK, operation_timeout=0.1) as client:
         with pytest.raises(TimedOut, match="UnknownError") as caught:
             await opener(client)
@@ -111,9 +111,7 @@ async def test_what_does_not_pass_in_time_is_told_with_its_reason(broker: FakeBr
         broker.cut()
 
 
-async def test_a_send_that_is_refused_without_a_reason_is_sent_again_in_its_place(
-    broker: FakeBroker, sdk: Client
-) -> None:
+async def test_send_refused_without_reason_is_resent_in_order(broker: FakeBroker, sdk: Client) -> None:
     welcoming = asyncio.ensure_future(welcome(broker))
     producer = await sdk.producer(TOPIC, batching=None)
     welcoming.cancel()
@@ -121,7 +119,7 @@ async def test_a_send_that_is_refused_without_a_reason_is_sent_again_in_its_plac
     futures = [producer.send_nowait(b"%d" % n) for n in range(3)]
     sends = [await broker.expect(BaseCommand.SEND) for _ in range(3)]
     first = sends[0]
-    first.line.say(
+    first.connection.send_command(
         BaseCommand.SEND_ERROR,
         producer_id=first.body.producer_id,
         sequence_id=0,
@@ -132,15 +130,17 @@ async def test_a_send_that_is_refused_without_a_reason_is_sent_again_in_its_plac
     again = await broker.expect(BaseCommand.PRODUCER)
     again.answer(BaseCommand.PRODUCER_SUCCESS, producer_name="p", last_sequence_id=-1)
     for n in range(3):
-        heard = await broker.expect(BaseCommand.SEND)
-        assert (heard.body.producer_id, heard.body.sequence_id) == (again.body.producer_id, n)
+        received = await broker.expect(BaseCommand.SEND)
+        assert (received.body.producer_id, received.body.sequence_id) == (again.body.producer_id, n)
         place = pb.MessageIdData(ledgerId=1, entryId=n)
-        heard.line.say(BaseCommand.SEND_RECEIPT, producer_id=heard.body.producer_id, sequence_id=n, message_id=place)
+        received.connection.send_command(
+            BaseCommand.SEND_RECEIPT, producer_id=received.body.producer_id, sequence_id=n, message_id=place
+        )
     assert [(await future).entry for future in futures] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
-async def test_a_sealed_segment_whose_beginning_cannot_be_found_is_asked_for_its_end(is_empty: bool) -> None:
+async def test_reader_of_empty_sealed_segment_asks_for_its_end(is_empty: bool) -> None:
     """Pulsar 5.0.0-M1 refuses every reader of a segment that was sealed empty, once it was unloaded."""
     layout = split(Layout.initial(1, now_ms=0), 0)
     async with (
@@ -148,7 +148,7 @@ async def test_a_sealed_segment_whose_beginning_cannot_be_found_is_asked_for_its
         anabranch.connect(broker.url, connection=QUICK, operation_timeout=RETRY_DELAYS) as client,
     ):
         opening = asyncio.ensure_future(_reader(client))
-        told(await broker.expect(BaseCommand.SCALABLE_TOPIC_LOOKUP), layout, SCALABLE)
+        send_layout(await broker.expect(BaseCommand.SCALABLE_TOPIC_LOOKUP), layout, SCALABLE)
         refused = await broker.expect(BaseCommand.SUBSCRIBE)
         assert refused.body.topic.endswith("0000-ffff-0")
         refused.answer(BaseCommand.ERROR, error=ServerError.UnknownError, message="")
@@ -160,20 +160,20 @@ async def test_a_sealed_segment_whose_beginning_cannot_be_found_is_asked_for_its
         asked.answer(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, last_message_id=end)
         topics: set[str] = set()
         while len(topics) < (2 if is_empty else 1):
-            heard = await broker.expect(
+            received = await broker.expect(
                 BaseCommand.SUBSCRIBE,
                 BaseCommand.FLOW,
                 BaseCommand.CLOSE_CONSUMER,
                 BaseCommand.GET_LAST_MESSAGE_ID,
             )
-            if heard.kind == BaseCommand.SUBSCRIBE:
-                assert heard.body.start_message_id.ledgerId == 2**64 - 1, "from its beginning"
-                topics.add(heard.body.topic)
-                heard.answer(BaseCommand.SUCCESS)
-            elif heard.kind == BaseCommand.GET_LAST_MESSAGE_ID:
-                heard.answer(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, last_message_id=end)
-            elif heard.kind == BaseCommand.CLOSE_CONSUMER:
-                heard.answer(BaseCommand.SUCCESS)
+            if received.kind == BaseCommand.SUBSCRIBE:
+                assert received.body.start_message_id.ledgerId == 2**64 - 1, "from its beginning"
+                topics.add(received.body.topic)
+                received.answer(BaseCommand.SUCCESS)
+            elif received.kind == BaseCommand.GET_LAST_MESSAGE_ID:
+                received.answer(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, last_message_id=end)
+            elif received.kind == BaseCommand.CLOSE_CONSUMER:
+                received.answer(BaseCommand.SUCCESS)
         await opening
         assert {topic.endswith("0000-ffff-0") for topic in topics} == {not is_empty}
         broker.cut()
@@ -185,7 +185,7 @@ async def _reader(client: Client) -> Any:
 
 @pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "foreign"])
 @pytest.mark.parametrize("is_there", [True, False])
-async def test_not_found_counts_at_once_only_where_it_means_that(is_ours: bool, is_there: bool) -> None:
+async def test_not_found_is_final_at_once_only_for_anabranch_brokers(is_ours: bool, is_there: bool) -> None:
     """Pulsar 5.0.0-M1 says it of every topic that is being unloaded."""
     async with (
         FakeBroker(supports_scalable_topics=True, anabranch_extensions=is_ours) as broker,
@@ -196,16 +196,16 @@ async def test_not_found_counts_at_once_only_where_it_means_that(is_ours: bool, 
         async def played() -> None:
             nonlocal refused
             while True:
-                heard = await broker.expect(*LOOKING)
-                if heard.kind == BaseCommand.SUBSCRIBE:
-                    heard.answer(BaseCommand.SUCCESS)
-                elif heard.kind == BaseCommand.SCALABLE_TOPIC_LOOKUP and is_there and refused == 3:
-                    told(heard, Layout.initial(1, now_ms=0), SCALABLE)
-                elif heard.kind == BaseCommand.SCALABLE_TOPIC_LOOKUP:
+                received = await broker.expect(*LOOKING)
+                if received.kind == BaseCommand.SUBSCRIBE:
+                    received.answer(BaseCommand.SUCCESS)
+                elif received.kind == BaseCommand.SCALABLE_TOPIC_LOOKUP and is_there and refused == 3:
+                    send_layout(received, Layout.initial(1, now_ms=0), SCALABLE)
+                elif received.kind == BaseCommand.SCALABLE_TOPIC_LOOKUP:
                     refused += 1
-                    heard.line.say(
+                    received.connection.send_command(
                         BaseCommand.SCALABLE_TOPIC_UPDATE,
-                        session_id=heard.body.session_id,
+                        session_id=received.body.session_id,
                         error=ServerError.TopicNotFound,
                         message="unloaded",
                     )

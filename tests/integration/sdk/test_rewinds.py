@@ -88,7 +88,7 @@ async def test_acks_from_before_a_rewind_do_not_undo_it(world: World) -> None:
         assert await nothing(consumer), "what came again is acknowledged"
 
 
-async def test_an_application_that_never_acknowledges_the_old_is_not_waited_for(world: World) -> None:
+async def test_rewind_does_not_wait_for_acks_of_old_messages(world: World) -> None:
     await branched(world)
     async with world.client.stream_consumer(TOPIC, subscription="s", release_timeout=3_600) as consumer:
         await read_all(consumer, 24)
@@ -98,7 +98,7 @@ async def test_an_application_that_never_acknowledges_the_old_is_not_waited_for(
 
 
 @pytest.mark.parametrize("handed_out", [0, 5, 12, 17, 30])
-async def test_what_waited_is_not_mixed_with_what_comes_again(world: World, handed_out: int) -> None:
+async def test_messages_buffered_before_a_rewind_are_dropped(world: World, handed_out: int) -> None:
     """Buffered, and half acknowledged, in any generation of segments."""
     await branched(world)
     async with world.client.stream_consumer(TOPIC, subscription="s") as consumer:
@@ -111,7 +111,7 @@ async def test_what_waited_is_not_mixed_with_what_comes_again(world: World, hand
         assert await nothing(consumer)
 
 
-async def test_two_consumers_see_one_order(world: World) -> None:
+async def test_two_consumers_see_one_order_after_a_rewind(world: World) -> None:
     """Whoever of them gets a message, nobody gets a later one of its key before it."""
     await branched(world)
     found: list[str] = []
@@ -180,7 +180,7 @@ async def test_a_seek_to_a_time(world: World, part: str) -> None:
         assert_ordered(await read_all(consumer, 6), world.all[36:])
 
 
-async def test_a_rewind_without_consumers_is_found_by_the_next(world: World) -> None:
+async def test_rewind_without_consumers_applies_to_the_next(world: World) -> None:
     await branched(world)
     async with world.client.stream_consumer(TOPIC, subscription="s") as consumer:
         await read_all(consumer, 36)
@@ -189,7 +189,7 @@ async def test_a_rewind_without_consumers_is_found_by_the_next(world: World) -> 
         assert_ordered(await read_all(consumer, 36), world.all)
 
 
-async def test_clearing_the_backlog_shows_no_child_before_its_parent(world: World) -> None:
+async def test_clearing_the_backlog_delivers_no_child_before_parent(world: World) -> None:
     await branched(world)
     async with world.client.stream_consumer(TOPIC, subscription="s") as consumer:
         found = texts(await read_all(consumer, 5))

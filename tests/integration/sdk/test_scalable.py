@@ -122,7 +122,7 @@ def assert_ordered(messages: Sequence[Message], expected: Sequence[str]) -> None
 # ------------------------------------------------------------------------------------------------------------- basics
 
 
-async def test_one_message_is_acked_and_gone(world: World) -> None:
+async def test_acked_message_leaves_the_backlog(world: World) -> None:
     """Scenarios 1, 3, 5: a consumer may come first; names are canonical."""
     async with world.client.queue_consumer(TOPIC, subscription="s", name="me", timeout=RETRY_DELAYS) as consumer:
         assert (consumer.topic, consumer.subscription, consumer.name) == (TOPIC, "s", "me")
@@ -137,7 +137,7 @@ async def test_one_message_is_acked_and_gone(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream", "checkpoint"])
-async def test_idle_topics_give_none_and_close_wakes_a_blocked_receive(world: World, kind: str) -> None:
+async def test_receive_on_idle_topic_returns_none_and_close_wakes_it(world: World, kind: str) -> None:
     """Scenarios 2, 10."""
     await world.create()
     consumer = await opened(world, kind)
@@ -160,7 +160,7 @@ async def opened(world: World, kind: str) -> Consumer:
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream", "checkpoint"])
-async def test_a_cancelled_receive_swallows_nothing(world: World, kind: str) -> None:
+async def test_cancelled_receive_loses_nothing(world: World, kind: str) -> None:
     await world.create(2)
     consumer = await opened(world, kind)
     for _ in range(20):
@@ -177,7 +177,7 @@ async def test_a_cancelled_receive_swallows_nothing(world: World, kind: str) -> 
 # ------------------------------------------------------------------------------------------------------------- streams
 
 
-async def test_one_cumulative_ack_leaves_nothing_of_four_segments(world: World) -> None:
+async def test_one_cumulative_ack_covers_four_segments(world: World) -> None:
     """Scenarios 39, 40, 41."""
     await world.create(4)
     async with world.client.stream_consumer(TOPIC, subscription="s", start="earliest") as consumer:
@@ -193,7 +193,7 @@ async def test_one_cumulative_ack_leaves_nothing_of_four_segments(world: World) 
         assert await nothing(consumer)
 
 
-async def test_an_ack_in_the_middle_replays_the_tail_only(world: World) -> None:
+async def test_cumulative_ack_in_the_middle_redelivers_the_tail_only(world: World) -> None:
     """Scenarios 42, 52: closing acknowledges nothing."""
     await world.create(2)
     async with world.client.stream_consumer(TOPIC, subscription="s", start="earliest") as consumer:
@@ -219,7 +219,7 @@ async def test_a_position_can_be_acknowledged_by_another_process(world: World) -
         assert await nothing(consumer)
 
 
-async def test_children_come_after_their_parents_are_acknowledged(world: World) -> None:
+async def test_children_are_delivered_after_parents_are_acknowledged(world: World) -> None:
     """Scenarios 43, 46: over two generations and a merge."""
     await world.create()
     async with world.client.stream_consumer(TOPIC, subscription="s", start="earliest") as consumer:
@@ -263,7 +263,7 @@ async def test_a_new_earliest_subscription_reads_the_whole_history(world: World)
         assert Counter(texts(await received(late, 12))) == Counter(world.all[-12:])
 
 
-async def test_two_consumers_have_disjoint_segments_and_closing_gives_them_back(world: World) -> None:
+async def test_two_consumers_have_disjoint_segments_until_one_closes(world: World) -> None:
     """Scenarios 45, 47, 54: the second is given half; when it leaves, the first has everything at once."""
     await world.create(4)
     async with world.client.stream_consumer(TOPIC, subscription="s", start="earliest", name="a") as first:
@@ -290,7 +290,7 @@ def lanes(consumer: Consumer) -> set[int]:
     return {lane for _, lane in consumer._segment_consumers}
 
 
-async def test_a_segment_moves_when_what_was_handed_out_is_acknowledged(world: World) -> None:
+async def test_segment_moves_after_its_messages_are_acknowledged(world: World) -> None:
     """Scenario 58's rule on whole segments: nothing is processed twice."""
     await world.create(2)
     async with world.client.stream_consumer(TOPIC, subscription="s", start="earliest", name="a") as first:
@@ -307,7 +307,7 @@ async def test_a_segment_moves_when_what_was_handed_out_is_acknowledged(world: W
             assert {message.id.lane for message in mine} == {0, 1}
 
 
-async def test_a_segment_moves_anyway_when_the_application_takes_too_long(world: World) -> None:
+async def test_segment_moves_after_the_release_timeout(world: World) -> None:
     await world.create(2)
     async with world.client.stream_consumer(
         TOPIC, subscription="s", start="earliest", name="a", release_timeout=0.1
@@ -319,7 +319,7 @@ async def test_a_segment_moves_anyway_when_the_application_takes_too_long(world:
             assert again[0].data.decode() in world.all
 
 
-async def test_a_consumer_that_comes_back_within_the_grace_keeps_its_segments(world: World) -> None:
+async def test_consumer_back_within_grace_period_keeps_its_segments(world: World) -> None:
     """Scenarios 48, 50: connections are cut; delivery goes on, nobody else is disturbed."""
     await world.create(4)
     async with (
@@ -343,7 +343,7 @@ async def test_a_consumer_that_comes_back_within_the_grace_keeps_its_segments(wo
 # -------------------------------------------------------------------------------------------------------------- queues
 
 
-async def test_a_segment_that_its_owner_gives_no_more_is_dropped_until_it_is_assigned_anew(world: World) -> None:
+async def test_fenced_segment_is_detached_until_assigned_again(world: World) -> None:
     """The segment was given away and the consumer has not heard of it: it does not fail, and does not knock."""
     await world.create(2)
     async with world.client.stream_consumer(TOPIC, subscription="s", name="a") as consumer:
@@ -403,7 +403,7 @@ async def test_a_queue_follows_splits_and_merges(world: World) -> None:
         assert await nothing(consumer)
 
 
-async def test_partial_acks_replay_exactly_the_rest(world: World) -> None:
+async def test_partial_acks_redeliver_exactly_the_rest(world: World) -> None:
     """Scenario 65."""
     await world.create(4)
     async with world.client.queue_consumer(TOPIC, subscription="s", start="earliest") as consumer:
@@ -416,7 +416,7 @@ async def test_partial_acks_replay_exactly_the_rest(world: World) -> None:
         assert Counter(texts(await received(consumer, len(rest)))) == Counter(rest)
 
 
-async def test_many_producers_and_queue_consumers_share_without_loss_or_double(world: World) -> None:
+async def test_many_producers_and_queue_consumers_lose_and_repeat_nothing(world: World) -> None:
     """Scenario 9."""
     await world.create(3)
     consumers = [
@@ -439,7 +439,7 @@ async def test_many_producers_and_queue_consumers_share_without_loss_or_double(w
     assert all(got), "everyone has a share"
 
 
-async def test_a_slow_queue_bounds_what_waits(world: World) -> None:
+async def test_prefetch_bounds_buffered_messages_of_a_slow_queue(world: World) -> None:
     """Scenario 74: prefetch counts over all segments."""
     await world.create(4)
     await world.admin.create_subscription(TOPIC, "s", "QUEUE", "earliest")
@@ -451,7 +451,7 @@ async def test_a_slow_queue_bounds_what_waits(world: World) -> None:
         assert Counter(texts(await received(consumer, 400))) == Counter(world.all)
 
 
-async def test_nacked_messages_come_back_as_the_backoff_says(world: World) -> None:
+async def test_nacked_messages_are_redelivered_by_backoff(world: World) -> None:
     """Scenario 64."""
     await world.create(2)
     backoff = Backoff(initial=0.02, maximum=0.1, multiplier=1.0, jitter=0)
@@ -467,7 +467,7 @@ async def test_nacked_messages_come_back_as_the_backoff_says(world: World) -> No
         assert (third.data, third.redelivery_count) == (again[0].data, 2)
 
 
-async def test_what_is_forgotten_comes_back_and_what_is_acknowledged_does_not(world: World) -> None:
+async def test_processing_timeout_redelivers_unacknowledged_messages(world: World) -> None:
     """Scenario 67."""
     await world.create(2)
     async with world.client.queue_consumer(
@@ -483,11 +483,11 @@ async def test_what_is_forgotten_comes_back_and_what_is_acknowledged_does_not(wo
 
 
 @pytest.mark.parametrize("dead", [None, "topic://public/default/graveyard"])
-async def test_what_comes_back_too_often_is_buried(world: World, dead: str | None) -> None:
+async def test_message_redelivered_too_often_becomes_a_dead_letter(world: World, dead: str | None) -> None:
     """Scenario 70: key, properties and origin are kept; the application sees 0, 1 and 2, not the fourth."""
     await world.create(3)
-    grave = dead or f"{TOPIC}-DLQ"
-    policy = DeadLetter(max_redeliveries=2, topic=dead, initial_subscription="mourners")
+    dead_letter_topic = dead or f"{TOPIC}-DLQ"
+    policy = DeadLetter(max_redeliveries=2, topic=dead, initial_subscription="readers")
     async with world.client.producer(TOPIC, batching=None) as producer:
         for n in range(6):
             await producer.send(b"%d" % n, key=f"k{n}", properties={"n": str(n)}, event_time=1000 + n)
@@ -503,8 +503,10 @@ async def test_what_comes_back_too_often_is_buried(world: World, dead: str | Non
             else:
                 await consumer.ack(message)
         assert {count for (data, count) in seen if int(data) % 2} == {0, 1, 2}
-        async with world.client.queue_consumer(grave, subscription="mourners", start="earliest") as mourner:
-            copies = await received(mourner, 3)
+        async with world.client.queue_consumer(
+            dead_letter_topic, subscription="readers", start="earliest"
+        ) as dead_letter_consumer:
+            copies = await received(dead_letter_consumer, 3)
             assert {copy.data for copy in copies} == {b"1", b"3", b"5"}
             for copy in copies:
                 text = copy.data.decode()
@@ -528,7 +530,7 @@ async def test_the_lowest_priority_number_is_served_first(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream"])
-async def test_an_operator_rewinds_and_clears_under_a_living_consumer(world: World, kind: str) -> None:
+async def test_operator_rewinds_and_clears_with_a_connected_consumer(world: World, kind: str) -> None:
     """Scenarios 72, 73: what was published before anybody came is kept; a seek replays, also of sealed segments."""
     await world.create()
     await world.admin.create_subscription(TOPIC, "s", kind.upper(), "earliest")
@@ -563,7 +565,7 @@ async def test_an_operator_rewinds_and_clears_under_a_living_consumer(world: Wor
 # --------------------------------------------------------------------------------------------------------- checkpoints
 
 
-async def test_a_checkpoint_is_exact_and_resumes_across_splits_and_merges(world: World) -> None:
+async def test_checkpoint_is_exact_across_splits_and_merges(world: World) -> None:
     """Scenarios 75, 76, 77, 78: stops after every few messages, also with more prefetched; a new reader goes on."""
     await world.create()
     await world.publish(30)
@@ -588,7 +590,7 @@ async def test_a_checkpoint_is_exact_and_resumes_across_splits_and_merges(world:
         assert await nothing(consumer), "what is done is not read again"
 
 
-async def test_a_reader_that_runs_through_changes_sees_every_key_in_order(world: World) -> None:
+async def test_reader_sees_keys_in_order_through_splits_and_merges(world: World) -> None:
     """Scenarios 46, 79: two readers see everything, each by itself."""
     await world.create()
     readers = [await world.client.checkpoint_consumer(TOPIC, start=Checkpoint.earliest()) for _ in "ab"]
@@ -617,7 +619,7 @@ async def test_latest_starts_at_the_end_and_loses_nothing_of_later_children(worl
         assert await nothing(consumer)
 
 
-async def test_a_time_is_a_start_too(world: World) -> None:
+async def test_checkpoint_consumer_starts_at_a_time(world: World) -> None:
     await world.create(2)
     await world.publish(12)
     at_ms = max([m.publish_time for m in await all_of(world)]) + 1
@@ -634,7 +636,7 @@ async def all_of(world: World) -> list[Message]:
         return await received(consumer, len(world.all))
 
 
-async def test_a_group_shares_the_segments_and_finished_ones_open_their_children(world: World) -> None:
+async def test_group_shares_segments_and_reads_children_of_finished_ones(world: World) -> None:
     """Scenarios 79, 80, 78 (grouped): disjoint; a second member is given its share; nothing is read twice."""
     await world.create(2)
     store: list[Checkpoint] = []
@@ -675,7 +677,7 @@ async def test_a_group_shares_the_segments_and_finished_ones_open_their_children
             assert_ordered(got, world.all)
 
 
-async def test_a_group_goes_on_where_its_members_were_without_a_store_of_its_own(world: World) -> None:
+async def test_group_continues_from_reported_progress_without_a_store(world: World) -> None:
     """What they have reported with `saved` comes back with the segments, whoever has them next."""
     await world.create(2)
     await world.publish(24)
@@ -704,7 +706,7 @@ async def drained(consumer: Consumer) -> list[Message]:
     return found
 
 
-async def test_a_checkpoint_of_a_deleted_topic_is_refused(world: World) -> None:
+async def test_checkpoint_of_a_deleted_topic_is_refused(world: World) -> None:
     await world.create()
     await world.publish(3)
     async with world.client.checkpoint_consumer(TOPIC, start=Checkpoint.earliest()) as consumer:
@@ -720,7 +722,7 @@ async def test_a_checkpoint_of_a_deleted_topic_is_refused(world: World) -> None:
         await world.client.checkpoint_consumer(TOPIC, start=other)
 
 
-async def test_a_segment_that_retention_took_is_skipped_or_told(world: World) -> None:
+async def test_segment_deleted_by_retention_is_skipped_or_reported(world: World) -> None:
     """Scenario 82."""
     await world.create()
     await world.publish(3)
@@ -734,7 +736,7 @@ async def test_a_segment_that_retention_took_is_skipped_or_told(world: World) ->
         await world.client.checkpoint_consumer(TOPIC, start=gone, on_loss="fail")
 
 
-async def test_readers_leave_nothing_behind(world: World) -> None:
+async def test_readers_leave_no_subscription_behind(world: World) -> None:
     """Scenario 81."""
     await world.create(2)
     await world.publish(6)
@@ -747,7 +749,7 @@ async def test_readers_leave_nothing_behind(world: World) -> None:
     assert all(one["consumerCount"] == 0 for one in state["subscriptions"].values())
 
 
-async def test_past_the_grace_the_survivor_has_everything(tmp_path: Path) -> None:
+async def test_after_the_grace_period_the_survivor_has_all_segments(tmp_path: Path) -> None:
     """Scenario 49."""
     settings = replace(ScalableTopicSettings(), session_grace_seconds=0.3)
     async with (

@@ -39,7 +39,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield World(node, client, admin_of(node))
 
 
-async def test_fast_splits_with_a_backlog_keep_every_key_in_order_over_all_consumers(world: World) -> None:
+async def test_fast_splits_with_backlog_keep_keys_in_order(world: World) -> None:
     """Three generations are unread when two consumers come; while they read, it splits and merges on."""
     await world.create()
     await world.admin.create_subscription(TOPIC, "s", "STREAM", "earliest")
@@ -78,7 +78,7 @@ async def test_fast_splits_with_a_backlog_keep_every_key_in_order_over_all_consu
     assert len({message.id.lane for message in seen}) >= 6, "the messages were in many segments"
 
 
-async def test_a_merged_segment_comes_after_the_slower_of_its_parents(world: World) -> None:
+async def test_merged_segment_waits_for_its_slower_parent(world: World) -> None:
     await world.create(2)
     async with (
         world.client.stream_consumer(TOPIC, subscription="s", start="earliest", name="a") as first,
@@ -150,9 +150,7 @@ LEFT = {"in the middle": 38, "at its end, not sealed yet": 24, "in a child": 23,
 
 
 @pytest.mark.parametrize("where", LEFT)
-async def test_a_checkpoint_is_restored_while_its_sealed_and_drained_segment_is_still_there(
-    world: World, where: str
-) -> None:
+async def test_checkpoint_is_restored_before_its_drained_segment_is_deleted(world: World, where: str) -> None:
     """Nothing is read again, though the segment could be: not even after others are through with it."""
     saved = await sealed_and_drained(world)
     assert 0 in (await service_of(world.node).record(TopicName.parse(TOPIC))).segments
@@ -168,9 +166,7 @@ async def test_a_checkpoint_is_restored_while_its_sealed_and_drained_segment_is_
 
 
 @pytest.mark.parametrize("where", LEFT)
-async def test_a_checkpoint_is_restored_after_its_sealed_and_drained_segment_was_collected(
-    world: World, where: str
-) -> None:
+async def test_checkpoint_is_restored_after_its_drained_segment_is_deleted(world: World, where: str) -> None:
     saved = await sealed_and_drained(world)
     await world.admin.create_subscription(TOPIC, "late", "STREAM", "latest")
     await service_of(world.node).controllers.sweep()
@@ -187,7 +183,7 @@ async def test_a_checkpoint_is_restored_after_its_sealed_and_drained_segment_was
         assert_ordered(await received(reader, 6), world.all[48:])
 
 
-async def test_a_group_that_is_restored_does_not_read_a_completed_segment_again(world: World) -> None:
+async def test_restored_group_does_not_reread_completed_segments(world: World) -> None:
     """All members die after the parent was reported complete; the next ones begin with what was stored."""
     await world.create()
     await world.publish(24)

@@ -77,7 +77,7 @@ def logs(draw: st.DrawFn) -> tuple[list[Entry], dict[str, bytes]]:
 
 @settings(max_examples=150, deadline=None)
 @given(logs(), st.lists(st.sampled_from(["deliver", "deliver", "take", "ack", "lose", "restart"]), max_size=80))
-def test_a_stream_hands_out_every_message_whole_and_once(
+def test_stream_delivers_every_chunked_message_once(
     made: tuple[list[Entry], dict[str, bytes]], steps: list[str]
 ) -> None:
     """`restart` is another consumer of the subscription: it sees what was not acknowledged, and that whole."""

@@ -110,7 +110,7 @@ LANE_STEPS = st.lists(
     window=st.sampled_from([1, 400, 1 << 20]),
     is_deduplicating=st.booleans(),
 )
-def test_a_lane_keeps_order_and_loses_nothing(
+def test_segment_producer_keeps_order_and_loses_nothing(
     steps: list[tuple[str, int]], messages_max: int, window: int, is_deduplicating: bool
 ) -> None:
     world = LaneWorld(Batching(max_messages=messages_max, max_bytes=600), window, is_deduplicating)
@@ -255,7 +255,7 @@ INTAKE_STEPS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(steps=INTAKE_STEPS, sizes=st.lists(st.integers(0, 5), min_size=1, max_size=8), prefetch=st.integers(1, 12))
-def test_an_intake_hands_out_everything_and_nothing_twice(
+def test_segment_consumer_delivers_everything_once(
     steps: list[tuple[str, int | None]], sizes: list[int], prefetch: int
 ) -> None:
     world = IntakeWorld(sizes, prefetch)

@@ -96,9 +96,7 @@ STEPS = st.lists(
 
 @settings(max_examples=250, deadline=None)
 @given(steps=STEPS, segments=st.integers(1, 3), is_latest=st.booleans())
-def test_every_cut_is_exact_and_every_key_in_order(
-    steps: list[tuple[str, int]], segments: int, is_latest: bool
-) -> None:
+def test_checkpoints_are_exact_and_keys_in_order(steps: list[tuple[str, int]], segments: int, is_latest: bool) -> None:
     """Scenarios 46, 76, 77, 83: resume(checkpoint) after what came before it is everything, exactly once, in order."""
     topic = KeyedTopic(segments)
     before = 40 if is_latest else 0
@@ -137,7 +135,7 @@ def test_every_cut_is_exact_and_every_key_in_order(
         assert by_key[key] == list(range(skipped[key], topic.next_number[key])), f"key {key}"
 
 
-def test_a_time_starts_where_the_segments_say() -> None:
+def test_start_time_skips_segments_sealed_before() -> None:
     layout = split(Layout.initial(1, now_ms=0), 0, at_ms=1000)
     traversal = SegmentTraversal(TOPIC, Checkpoint.at_time(500))
     (opened,) = traversal.on_layout(layout)
@@ -150,7 +148,7 @@ def test_a_time_starts_where_the_segments_say() -> None:
     assert later.on_layout(layout) == [Open(layout[1], FromTime(1500)), Open(layout[2], FromTime(1500))]
 
 
-def test_a_checkpoint_of_a_former_topic_is_refused() -> None:
+def test_checkpoint_of_a_deleted_topic_is_refused() -> None:
     first = SegmentTraversal(TOPIC, Checkpoint.earliest())
     first.on_layout(Layout.initial(1, now_ms=0), incarnation=7)
     saved = Checkpoint(Kind.RUN, (first.cut(),))
@@ -158,7 +156,7 @@ def test_a_checkpoint_of_a_former_topic_is_refused() -> None:
         SegmentTraversal(TOPIC, saved).on_layout(Layout.initial(1, now_ms=0), incarnation=8)
 
 
-def test_a_segment_that_retention_took_is_named_and_its_children_are_read() -> None:
+def test_deleted_segment_is_reported_and_children_are_read() -> None:
     """Scenario 82."""
     layout = Layout.initial(1, now_ms=0)
     first = SegmentTraversal(TOPIC, Checkpoint.earliest())
@@ -172,7 +170,7 @@ def test_a_segment_that_retention_took_is_named_and_its_children_are_read() -> N
     assert opened == [Open(later[1], FromStart()), Open(later[2], FromStart())]
 
 
-def test_a_topic_that_was_made_again_is_read_from_its_beginning() -> None:
+def test_recreated_topic_is_read_from_its_beginning() -> None:
     traversal = SegmentTraversal(TOPIC, Checkpoint.latest())
     traversal.on_layout(Layout.initial(1, now_ms=0), incarnation=1)
     traversal.resolved(0, After(MessageId(TOPIC, 9, 9, lane=0)))
@@ -184,7 +182,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning() -> None:
     ]
 
 
-def test_a_member_of_a_group_reads_what_it_is_given() -> None:
+def test_group_member_reads_assigned_segments() -> None:
     """Scenario 79."""
     layout = Layout.initial(2, now_ms=0)
     traversal = SegmentTraversal(TOPIC, Checkpoint.earliest(), is_group=True)
@@ -237,7 +235,7 @@ class HoldingsWorld:
 
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 1 << 30), has_generations=st.booleans())
-def test_a_consumer_ends_up_with_what_it_was_assigned_last(seed: int, has_generations: bool) -> None:
+def test_consumer_converges_to_the_last_assignment(seed: int, has_generations: bool) -> None:
     """Scenarios 48, 54: whatever comes late or twice, nothing is attached twice, nothing kept or released wrongly."""
     chance = random.Random(seed)
     world = HoldingsWorld()
@@ -266,7 +264,7 @@ def test_a_consumer_ends_up_with_what_it_was_assigned_last(seed: int, has_genera
         assert not world.released, "a controller that does not count has no use for it"
 
 
-def test_what_comes_back_while_it_leaves_is_attached_afresh_and_not_released() -> None:
+def test_segment_reassigned_while_leaving_is_attached_again() -> None:
     reconciler = AssignmentReconciler()
     assert reconciler.assigned([1, 2], generation=1, epoch=0) == [Attach(1), Attach(2)]
     assert reconciler.assigned([1], generation=2, epoch=0) == [Stop(2)]

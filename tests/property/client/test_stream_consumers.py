@@ -278,7 +278,7 @@ WEIGHED = {
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_every_key_is_in_order_over_all_consumers_and_nothing_comes_twice(seed: int) -> None:
+def test_keys_are_in_order_over_all_consumers_without_duplicates(seed: int) -> None:
     """Scenarios 43, 46, 47, 48, 53, 54."""
     world = StreamWorld(seed)
     for _ in range(400):

@@ -19,25 +19,25 @@ RETRY_DELAYS = 10.0
 
 
 @dataclass
-class Heard:
+class ReceivedCommand:
     kind: int
     body: Any
     payload: bytes
-    line: Line
+    connection: FakeConnection
 
     def answer(self, kind: int, **fields: Any) -> None:
         if "request_id" in type(self.body).DESCRIPTOR.fields_by_name:
             fields.setdefault("request_id", self.body.request_id)
-        self.line.say(kind, **fields)
+        self.connection.send_command(kind, **fields)
 
 
-class Line:
+class FakeConnection:
     """One connection of a client."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
 
-    def say(self, kind: int, **fields: Any) -> None:
+    def send_command(self, kind: int, **fields: Any) -> None:
         self._writer.write(command(kind, **fields))
 
     def cut(self) -> None:
@@ -49,11 +49,11 @@ class FakeBroker:
 
     def __init__(self, **features: bool) -> None:
         self._features = pb.FeatureFlags(**features)
-        self._inbox: asyncio.Queue[Heard] = asyncio.Queue()
-        self._lines: list[Line] = []
+        self._inbox: asyncio.Queue[ReceivedCommand] = asyncio.Queue()
+        self._lines: list[FakeConnection] = []
         self._server: asyncio.Server | None = None
         self.partitions: Mapping[str, int] = {}
-        self.troubles: dict[int, list[pb.ServerError]] = {}  # by command: what it is refused with first
+        self.refusals: dict[int, list[pb.ServerError]] = {}  # by command: what it is refused with first
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -67,69 +67,71 @@ class FakeBroker:
 
     def cut(self) -> None:
         """All connections that there are; a client that leaves has nobody to wait for then."""
-        for line in self._lines:
-            line.cut()
+        for connection in self._lines:
+            connection.cut()
 
     @property
     def url(self) -> str:
         assert self._server is not None
         return f"pulsar://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
-    async def expect(self, *kinds: int) -> Heard:
+    async def expect(self, *kinds: int) -> ReceivedCommand:
         """The next command that is not housekeeping; it must be one of these."""
         async with asyncio.timeout(RETRY_DELAYS):
-            heard = await self._inbox.get()
+            received = await self._inbox.get()
         names = [BaseCommand.Type.Name(kind) for kind in kinds]
-        assert heard.kind in kinds, f"{BaseCommand.Type.Name(heard.kind)} came instead of {names}: {heard.body}"
-        return heard
+        assert received.kind in kinds, (
+            f"{BaseCommand.Type.Name(received.kind)} came instead of {names}: {received.body}"
+        )
+        return received
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = Line(writer)
-        self._lines.append(line)
+        connection = FakeConnection(writer)
+        self._lines.append(connection)
         decoder = FrameDecoder(MESSAGE_BYTES_MAX)
         try:
             while data := await reader.read(65536):
                 for one in decoder.feed(data):
                     kind, body = read_command(one.command)
-                    self._take(Heard(kind, body, bytes(one.payload or b""), line))
+                    self._take(ReceivedCommand(kind, body, bytes(one.payload or b""), connection))
         except ConnectionError:
             pass  # the test cut it
         finally:
             writer.close()
 
-    def _take(self, heard: Heard) -> None:
-        if heard.kind == BaseCommand.CONNECT:
-            heard.line.say(
+    def _take(self, received: ReceivedCommand) -> None:
+        if received.kind == BaseCommand.CONNECT:
+            received.connection.send_command(
                 BaseCommand.CONNECTED, server_version="fake", protocol_version=21, feature_flags=self._features
             )
-        elif heard.kind == BaseCommand.PING:
-            heard.line.say(BaseCommand.PONG)
-        elif trouble := self.troubles.get(heard.kind):
-            self._refuse(heard, trouble.pop(0))
-        elif heard.kind == BaseCommand.LOOKUP:
-            heard.answer(BaseCommand.LOOKUP_RESPONSE, response=pb.CommandLookupTopicResponse.Connect)
-        elif heard.kind == BaseCommand.PARTITIONED_METADATA:
-            count = self.partitions.get(heard.body.topic, 0)
-            heard.answer(BaseCommand.PARTITIONED_METADATA_RESPONSE, partitions=count, response=0)
+        elif received.kind == BaseCommand.PING:
+            received.connection.send_command(BaseCommand.PONG)
+        elif trouble := self.refusals.get(received.kind):
+            self._refuse(received, trouble.pop(0))
+        elif received.kind == BaseCommand.LOOKUP:
+            received.answer(BaseCommand.LOOKUP_RESPONSE, response=pb.CommandLookupTopicResponse.Connect)
+        elif received.kind == BaseCommand.PARTITIONED_METADATA:
+            count = self.partitions.get(received.body.topic, 0)
+            received.answer(BaseCommand.PARTITIONED_METADATA_RESPONSE, partitions=count, response=0)
         else:
-            self._inbox.put_nowait(heard)
+            self._inbox.put_nowait(received)
 
-    def _refuse(self, heard: Heard, error: pb.ServerError) -> None:
-        if heard.kind == BaseCommand.LOOKUP:
+    def _refuse(self, received: ReceivedCommand, error: pb.ServerError) -> None:
+        if received.kind == BaseCommand.LOOKUP:
             refused = pb.CommandLookupTopicResponse.Failed
-            heard.answer(BaseCommand.LOOKUP_RESPONSE, response=refused, error=error, message="")
-        elif heard.kind == BaseCommand.PARTITIONED_METADATA:
+            received.answer(BaseCommand.LOOKUP_RESPONSE, response=refused, error=error, message="")
+        elif received.kind == BaseCommand.PARTITIONED_METADATA:
             failed = pb.CommandPartitionedTopicMetadataResponse.Failed
-            heard.answer(BaseCommand.PARTITIONED_METADATA_RESPONSE, response=failed, error=error, message="")
+            received.answer(BaseCommand.PARTITIONED_METADATA_RESPONSE, response=failed, error=error, message="")
         else:
-            heard.answer(BaseCommand.ERROR, error=error, message="")
+            received.answer(BaseCommand.ERROR, error=error, message="")
 
 
-def told(heard: Heard, layout: Layout, topic: str, **extras: Any) -> None:
+def send_layout(received: ReceivedCommand, layout: Layout, topic: str, **extras: Any) -> None:
     """Answer a layout lookup, or push to its session."""
-    heard.line.say(
+    received.connection.send_command(
         BaseCommand.SCALABLE_TOPIC_UPDATE,
-        session_id=heard.body.session_id,
+        session_id=received.body.session_id,
         dag=dag_of(layout, **extras),
         resolved_topic_name=topic,
     )

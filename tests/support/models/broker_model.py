@@ -60,7 +60,7 @@ class Store:
 class Attached:
     """A consumer, as the broker has it."""
 
-    line: Line
+    connection: ModelConnection
     consumer_id: int
     store: Store
     subscription: str
@@ -71,7 +71,7 @@ class Attached:
     counts: dict[int, int] = field(default_factory=dict)  # deliveries by entry
 
 
-class Line(asyncio.Transport):
+class ModelConnection(asyncio.Transport):
     """The broker's end of a connection. What is said in one turn of the loop arrives in the next."""
 
     def __init__(self, world: ConsumerWorld, protocol: asyncio.BufferedProtocol) -> None:
@@ -89,7 +89,7 @@ class Line(asyncio.Transport):
             if not self.is_over:
                 self.world.hear(self, *read_command(one.command))
 
-    def say(self, kind: int, **fields: Any) -> None:
+    def send_command(self, kind: int, **fields: Any) -> None:
         self.send(command(kind, **fields))
 
     def send(self, data: bytes) -> None:
@@ -128,12 +128,12 @@ class ConsumerWorld:
         self.stores = {0: Store(0)}
         self.published = 0
         self.attached: list[Attached] = []
-        self.lines: list[Line] = []
-        self.watches: dict[tuple[Line, int], None] = {}
-        self.seats: dict[tuple[Line, int], str] = {}
-        self.producers: dict[tuple[Line, int], int] = {}  # and the segment of each
+        self.connections: list[ModelConnection] = []
+        self.watches: dict[tuple[ModelConnection, int], None] = {}
+        self.registrations: dict[tuple[ModelConnection, int], str] = {}
+        self.producers: dict[tuple[ModelConnection, int], int] = {}  # and the segment of each
         self.generation = 1
-        self.heard = 0  # commands
+        self.received = 0  # commands
         self.events: dict[int, list[Callable[[], None]]] = {}  # what happens before which command is looked at
         self.mishaps: list[dict[str, Any]] = []  # what went wrong where nobody waited
         self.is_deaf_to_acks = False  # acks are taken, their answers lost
@@ -170,17 +170,19 @@ class ConsumerWorld:
         self.layout = replaced(reserved(self.layout, plan), plan, {0: Seal(2, last)})
         self.stores[0].is_sealed = True
         self.stores |= {one.segment_id: Store(one.segment_id) for one in plan.children}
-        for line, session_id in list(self.watches):
-            self._tell_layout(line, session_id)
+        for connection, session_id in list(self.watches):
+            self._tell_layout(connection, session_id)
         self.reassign()
         self._announce_ends()
 
-    def _tell_layout(self, line: Line, session_id: int) -> None:
+    def _tell_layout(self, connection: ModelConnection, session_id: int) -> None:
         dag = dag_of(self.layout, **({"incarnation": 1} if self.is_ours else {}))
         if not self.is_ours:
             for segment in dag.segments:
                 segment.ClearField("last_position")
-        line.say(BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=session_id, dag=dag, resolved_topic_name=str(TOPIC))
+        connection.send_command(
+            BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=session_id, dag=dag, resolved_topic_name=str(TOPIC)
+        )
 
     def _assignment(self, subscription: str) -> pb.ScalableConsumerAssignment:
         drained = self.stores[0].is_drained(subscription)
@@ -200,8 +202,8 @@ class ConsumerWorld:
 
     def reassign(self) -> None:
         self.generation += 1
-        for (line, consumer_id), subscription in list(self.seats.items()):
-            line.say(
+        for (connection, consumer_id), subscription in list(self.registrations.items()):
+            connection.send_command(
                 BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE,
                 consumer_id=consumer_id,
                 assignment=self._assignment(subscription),
@@ -210,113 +212,121 @@ class ConsumerWorld:
     # -- troubles
 
     def cut(self) -> None:
-        for line in list(self.lines):
-            line.abort()
+        for connection in list(self.connections):
+            connection.abort()
 
     def send_away(self, *, is_sparing_the_first: bool = False) -> None:
         """CLOSE_CONSUMER to everybody: segments that are unloaded."""
         for one in [one for one in self.attached if one.store.segment_id or not is_sparing_the_first]:
             self.attached.remove(one)
-            one.line.say(BaseCommand.CLOSE_CONSUMER, consumer_id=one.consumer_id, request_id=U64_MASK)
+            one.connection.send_command(BaseCommand.CLOSE_CONSUMER, consumer_id=one.consumer_id, request_id=U64_MASK)
 
     def lose_answers(self) -> None:
         self.is_deaf_to_acks = True
 
-    def gone(self, line: Line) -> None:
-        self.lines.remove(line)
-        self.attached = [one for one in self.attached if one.line is not line]
-        self.watches = {key: None for key in self.watches if key[0] is not line}
-        self.seats = {key: value for key, value in self.seats.items() if key[0] is not line}
-        self.producers = {key: value for key, value in self.producers.items() if key[0] is not line}
+    def gone(self, connection: ModelConnection) -> None:
+        self.connections.remove(connection)
+        self.attached = [one for one in self.attached if one.connection is not connection]
+        self.watches = {key: None for key in self.watches if key[0] is not connection}
+        self.registrations = {key: value for key, value in self.registrations.items() if key[0] is not connection}
+        self.producers = {key: value for key, value in self.producers.items() if key[0] is not connection}
 
     # -- the wire
 
-    def hear(self, line: Line, kind: int, body: Any) -> None:
-        self.heard += 1
-        for event in self.events.pop(self.heard, ()):
+    def hear(self, connection: ModelConnection, kind: int, body: Any) -> None:
+        self.received += 1
+        for event in self.events.pop(self.received, ()):
             event()
-        if line.is_over:
+        if connection.is_over:
             return
         name = BaseCommand.Type.Name(kind).lower()
-        getattr(self, f"_{name}")(line, body)
+        getattr(self, f"_{name}")(connection, body)
 
-    def _connect(self, line: Line, body: Any) -> None:
+    def _connect(self, connection: ModelConnection, body: Any) -> None:
         features = pb.FeatureFlags(supports_scalable_topics=True, anabranch_extensions=self.is_ours)
-        line.say(BaseCommand.CONNECTED, server_version="model", protocol_version=21, feature_flags=features)
+        connection.send_command(
+            BaseCommand.CONNECTED, server_version="model", protocol_version=21, feature_flags=features
+        )
 
-    def _ping(self, line: Line, body: Any) -> None:
-        line.say(BaseCommand.PONG)
+    def _ping(self, connection: ModelConnection, body: Any) -> None:
+        connection.send_command(BaseCommand.PONG)
 
-    def _lookup(self, line: Line, body: Any) -> None:
-        line.say(
+    def _lookup(self, connection: ModelConnection, body: Any) -> None:
+        connection.send_command(
             BaseCommand.LOOKUP_RESPONSE,
             request_id=body.request_id,
             response=pb.CommandLookupTopicResponse.Connect,
         )
 
-    def _scalable_topic_lookup(self, line: Line, body: Any) -> None:
-        self.watches[line, body.session_id] = None
-        self._tell_layout(line, body.session_id)
+    def _scalable_topic_lookup(self, connection: ModelConnection, body: Any) -> None:
+        self.watches[connection, body.session_id] = None
+        self._tell_layout(connection, body.session_id)
 
-    def _scalable_topic_close(self, line: Line, body: Any) -> None:
-        self.watches.pop((line, body.session_id), None)
+    def _scalable_topic_close(self, connection: ModelConnection, body: Any) -> None:
+        self.watches.pop((connection, body.session_id), None)
 
-    def _scalable_topic_subscribe(self, line: Line, body: Any) -> None:
-        self.seats[line, body.consumer_id] = body.subscription
-        line.say(
+    def _scalable_topic_subscribe(self, connection: ModelConnection, body: Any) -> None:
+        self.registrations[connection, body.consumer_id] = body.subscription
+        connection.send_command(
             BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
             request_id=body.request_id,
             assignment=self._assignment(body.subscription),
         )
 
-    def _segment_release(self, line: Line, body: Any) -> None:
+    def _segment_release(self, connection: ModelConnection, body: Any) -> None:
         pass  # there is nobody else to have it
 
-    def _scalable_topic_leave(self, line: Line, body: Any) -> None:
-        self.seats.pop((line, body.consumer_id), None)
-        line.say(BaseCommand.SUCCESS, request_id=body.request_id)
+    def _scalable_topic_leave(self, connection: ModelConnection, body: Any) -> None:
+        self.registrations.pop((connection, body.consumer_id), None)
+        connection.send_command(BaseCommand.SUCCESS, request_id=body.request_id)
 
-    def _subscribe(self, line: Line, body: Any) -> None:
+    def _subscribe(self, connection: ModelConnection, body: Any) -> None:
         store = self.stores[int(body.topic.rpartition("-")[2])]
         for one in self.attached:
             busy = one.store is store and one.subscription == body.subscription
-            assert not busy, f"two consumers on segment {store.segment_id}: {one.line is line} {one} {body}"
+            assert not busy, f"two consumers on segment {store.segment_id}: {one.connection is connection} {one} {body}"
         first = 0
         if not body.durable:
             at = Position(signed(body.start_message_id.ledgerId), signed(body.start_message_id.entryId))
             first = max(0, at.entry)  # inclusive: the client may have seen only a part of that batch
         queue = [index for index in range(first, len(store.entries)) if store.left(body.subscription, index)]
-        self.attached.append(Attached(line, body.consumer_id, store, body.subscription, queue, body.durable))
-        line.say(BaseCommand.SUCCESS, request_id=body.request_id)
+        self.attached.append(Attached(connection, body.consumer_id, store, body.subscription, queue, body.durable))
+        connection.send_command(BaseCommand.SUCCESS, request_id=body.request_id)
         self._announce_ends()
 
-    def _producer(self, line: Line, body: Any) -> None:
-        self.producers[line, body.producer_id] = int(body.topic.rpartition("-")[2])
-        line.say(
+    def _producer(self, connection: ModelConnection, body: Any) -> None:
+        self.producers[connection, body.producer_id] = int(body.topic.rpartition("-")[2])
+        connection.send_command(
             BaseCommand.PRODUCER_SUCCESS,
             request_id=body.request_id,
             producer_name=body.producer_name,
             last_sequence_id=-1,
         )
 
-    def _send(self, line: Line, body: Any) -> None:
+    def _send(self, connection: ModelConnection, body: Any) -> None:
         """Its receipt is all that counts here."""
-        place = pb.MessageIdData(ledgerId=self.producers[line, body.producer_id], entryId=body.sequence_id)
-        line.say(BaseCommand.SEND_RECEIPT, producer_id=body.producer_id, sequence_id=body.sequence_id, message_id=place)
+        place = pb.MessageIdData(ledgerId=self.producers[connection, body.producer_id], entryId=body.sequence_id)
+        connection.send_command(
+            BaseCommand.SEND_RECEIPT, producer_id=body.producer_id, sequence_id=body.sequence_id, message_id=place
+        )
 
-    def _close_producer(self, line: Line, body: Any) -> None:
-        self.producers.pop((line, body.producer_id), None)
-        line.say(BaseCommand.SUCCESS, request_id=body.request_id)
+    def _close_producer(self, connection: ModelConnection, body: Any) -> None:
+        self.producers.pop((connection, body.producer_id), None)
+        connection.send_command(BaseCommand.SUCCESS, request_id=body.request_id)
 
-    def _close_consumer(self, line: Line, body: Any) -> None:
-        self.attached = [one for one in self.attached if not (one.line is line and one.consumer_id == body.consumer_id)]
-        line.say(BaseCommand.SUCCESS, request_id=body.request_id)
+    def _close_consumer(self, connection: ModelConnection, body: Any) -> None:
+        self.attached = [
+            one for one in self.attached if not (one.connection is connection and one.consumer_id == body.consumer_id)
+        ]
+        connection.send_command(BaseCommand.SUCCESS, request_id=body.request_id)
 
-    def _of(self, line: Line, consumer_id: int) -> Attached | None:
-        return next((one for one in self.attached if one.line is line and one.consumer_id == consumer_id), None)
+    def _of(self, connection: ModelConnection, consumer_id: int) -> Attached | None:
+        return next(
+            (one for one in self.attached if one.connection is connection and one.consumer_id == consumer_id), None
+        )
 
-    def _flow(self, line: Line, body: Any) -> None:
-        if (one := self._of(line, body.consumer_id)) is not None:
+    def _flow(self, connection: ModelConnection, body: Any) -> None:
+        if (one := self._of(connection, body.consumer_id)) is not None:
             one.permits += body.messagePermits
             assert one.permits <= self.prefetch, f"{one.permits} permits for a prefetch of {self.prefetch}"
             self.dispatch()
@@ -338,10 +348,10 @@ class ConsumerWorld:
         one.counts[index] = one.counts.get(index, 0) + 1
         if left != (1 << len(one.store.entries[index].numbers)) - 1:
             made.message.ack_set.append(left)
-        one.line.send(frame_with_payload(made, one.store.entries[index].payload))
+        one.connection.send(frame_with_payload(made, one.store.entries[index].payload))
 
-    def _ack(self, line: Line, body: Any) -> None:
-        if (one := self._of(line, body.consumer_id)) is None:
+    def _ack(self, connection: ModelConnection, body: Any) -> None:
+        if (one := self._of(connection, body.consumer_id)) is None:
             return
         acked = one.store.acked.setdefault(one.subscription, {})
         for identity in body.message_id:
@@ -353,7 +363,7 @@ class ConsumerWorld:
             left = identity.ack_set[0] if identity.ack_set else 0
             acked[index] = acked.get(index, 0) | (every & ~left)
         if not self.is_deaf_to_acks:
-            line.say(BaseCommand.ACK_RESPONSE, consumer_id=body.consumer_id, request_id=body.request_id)
+            connection.send_command(BaseCommand.ACK_RESPONSE, consumer_id=body.consumer_id, request_id=body.request_id)
         if one.store.is_drained(one.subscription) and self.is_ours:
             self.reassign()
         # M1 looks for the end before a cumulative ack has its effect.
@@ -364,21 +374,25 @@ class ConsumerWorld:
         for one in self.attached:
             if one.is_durable and not one.is_told_end and one.store.is_drained(one.subscription):
                 one.is_told_end = True
-                one.line.say(BaseCommand.REACHED_END_OF_TOPIC, consumer_id=one.consumer_id)
+                one.connection.send_command(BaseCommand.REACHED_END_OF_TOPIC, consumer_id=one.consumer_id)
 
-    def _redeliver_unacknowledged_messages(self, line: Line, body: Any) -> None:
-        if (one := self._of(line, body.consumer_id)) is not None:
+    def _redeliver_unacknowledged_messages(self, connection: ModelConnection, body: Any) -> None:
+        if (one := self._of(connection, body.consumer_id)) is not None:
             wanted = [signed(identity.entryId) for identity in body.message_ids]
             one.queue = [*wanted, *(index for index in one.queue if index not in wanted)]
             self.dispatch()
 
-    def _get_last_message_id(self, line: Line, body: Any) -> None:
-        if (one := self._of(line, body.consumer_id)) is None:
-            line.say(BaseCommand.ERROR, request_id=body.request_id, error=pb.MetadataError, message="no such consumer")
+    def _get_last_message_id(self, connection: ModelConnection, body: Any) -> None:
+        if (one := self._of(connection, body.consumer_id)) is None:
+            connection.send_command(
+                BaseCommand.ERROR, request_id=body.request_id, error=pb.MetadataError, message="no such consumer"
+            )
             return
         index = len(one.store.entries) - 1
         last = pb.MessageIdData(ledgerId=one.store.segment_id if index >= 0 else U64_MASK, entryId=index & U64_MASK)
-        line.say(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, last_message_id=last, request_id=body.request_id)
+        connection.send_command(
+            BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, last_message_id=last, request_id=body.request_id
+        )
 
 
 URL = "pulsar+ssl://model:1"
@@ -408,10 +422,10 @@ class WiredLoop(SimulatedLoop):
         self, factory: Callable[[], Any], *_: Any, **__: Any
     ) -> tuple[Any, Any]:
         protocol = factory()
-        line = Line(self.world, protocol)
-        self.world.lines.append(line)
-        protocol.connection_made(line)
-        return line, protocol
+        connection = ModelConnection(self.world, protocol)
+        self.world.connections.append(connection)
+        protocol.connection_made(connection)
+        return connection, protocol
 
     def timers(self) -> list[asyncio.TimerHandle]:
         """What would still ring."""

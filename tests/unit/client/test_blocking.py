@@ -47,11 +47,11 @@ def surface(kind: type) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("asynchronous", "face"), PAIRS, ids=lambda kind: kind.__name__)
-def test_both_faces_have_the_same_surface(asynchronous: type, face: type) -> None:
+def test_asyncio_and_blocking_classes_have_the_same_surface(asynchronous: type, face: type) -> None:
     assert surface(asynchronous) == surface(face)
 
 
-def test_both_ways_to_connect_take_the_same() -> None:
+def test_both_connect_functions_have_the_same_parameters() -> None:
     ways = (client.connect, blocking.connect)
     first, second = (
         [(p.name, p.default, p.annotation) for p in inspect.signature(w).parameters.values()] for w in ways
@@ -71,7 +71,7 @@ def test_importing_the_package_loads_no_client() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_message_id_travels_as_bytes_and_orders_its_own_lane_only() -> None:
+def test_message_id_round_trips_and_orders_within_its_lane() -> None:
     one = MessageId("persistent://public/default/日本", 1, 2, 3, 4, 5)
     assert MessageId.from_bytes(one.to_bytes()) == one
     assert one < MessageId(one.topic, 1, 2, 4, 5, 5)
@@ -91,13 +91,13 @@ def test_every_refusal_is_a_typed_error(number: int) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://h", "h:6650", "pulsar://", "pulsar://h:99999", ""])
-def test_what_is_no_service_url(url: str) -> None:
+def test_invalid_service_urls_are_refused(url: str) -> None:
     for parse in (Address.parse, Address.parse_all):
         with pytest.raises(BadServiceUrl):
             parse(url)
 
 
-def test_addresses() -> None:
+def test_addresses_are_parsed() -> None:
     assert Address.parse("pulsar+ssl://h") == Address("h", 6651, True)
     assert Address.parse("pulsar://localhost:1").is_same_place(Address.parse("pulsar://127.0.0.1:1"))
     assert not Address.parse("pulsar://a:1").is_same_place(Address.parse("pulsar://b:1"))
@@ -106,7 +106,7 @@ def test_addresses() -> None:
     assert str(Address.parse("pulsar://[::1]:5")) == "pulsar://[::1]:5"
 
 
-def test_backoff_grows_to_its_maximum_and_stays_there() -> None:
+def test_backoff_grows_up_to_its_maximum() -> None:
     backoff = Backoff(initial=1, maximum=10, jitter=0)
     assert [backoff.delay(attempt, 0.5) for attempt in (0, 1, 2, 3, 4, 10_000)] == [1, 2, 4, 8, 10, 10]
     jittered = Backoff(initial=1, maximum=10, jitter=0.5)
@@ -117,7 +117,7 @@ def test_backoff_grows_to_its_maximum_and_stays_there() -> None:
         Batching(max_messages=0)
 
 
-def test_a_cumulative_ack_covers_every_lane_up_to_its_message() -> None:
+def test_cumulative_ack_covers_every_source_up_to_its_message() -> None:
     log = CumulativeAckLog[int]()
     ids = [MessageId("t", 1, n, lane=n % 2) for n in range(6)]
     numbers = [log.handed_out(one.lane, one) for one in ids]
@@ -126,7 +126,7 @@ def test_a_cumulative_ack_covers_every_lane_up_to_its_message() -> None:
     assert log.covered(numbers[5], ids[5].lane, ids[5]) == {0: ids[4], 1: ids[5]}
 
 
-def test_what_a_lane_handed_out_before_it_was_another_one_covers_nothing() -> None:
+def test_ack_of_a_former_source_covers_nothing() -> None:
     log = CumulativeAckLog[str]()
     before = MessageId("t", 1, 5, lane=0)
     number = log.handed_out("old", before)
@@ -136,7 +136,7 @@ def test_what_a_lane_handed_out_before_it_was_another_one_covers_nothing() -> No
     assert log.covered(again, "new", before) == {"new": before}
 
 
-def test_a_long_log_is_thinned_and_never_covers_too_much() -> None:
+def test_thinned_log_never_covers_too_much() -> None:
     log = CumulativeAckLog[int]()
     ids = [MessageId("t", 1, n, lane=n % 2) for n in range(KEPT_MAX * 5)]
     numbers = [log.handed_out(one.lane, one) for one in ids]

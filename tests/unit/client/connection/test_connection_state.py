@@ -38,7 +38,7 @@ def opened(now: float = 0.0) -> ConnectionState:
     return connection
 
 
-def test_the_greeting() -> None:
+def test_handshake_opens_the_connection() -> None:
     connection = ConnectionState()
     ((kind, body),) = commands(connection.start(0.0, auth_method="token", auth_data=b"secret"))
     assert kind == BaseCommand.CONNECT
@@ -49,7 +49,7 @@ def test_the_greeting() -> None:
     assert connection.state is State.OPEN
 
 
-def test_a_refused_greeting_is_the_end() -> None:
+def test_refused_handshake_breaks_the_connection() -> None:
     connection = ConnectionState()
     connection.start(0.0)
     (event,) = connection.feed(replies.error(0, ServerError.AuthenticationError, "who are you"), 0.0)
@@ -57,7 +57,7 @@ def test_a_refused_greeting_is_the_end() -> None:
     assert connection.feed(CONNECTED, 0.0) == []
 
 
-def test_answers_find_their_requests_whatever_their_order() -> None:
+def test_answers_in_any_order_match_their_requests() -> None:
     connection = opened()
     first, data = connection.request(BaseCommand.LOOKUP, 10.0, topic="a")
     assert commands(data)[0][0] == BaseCommand.LOOKUP
@@ -75,7 +75,7 @@ def test_answers_find_their_requests_whatever_their_order() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
-def test_any_chunking_gives_the_same_events(chunk: int) -> None:
+def test_events_do_not_depend_on_how_bytes_are_split(chunk: int) -> None:
     connection = opened()
     data = replies.ping() + receipt_frame(4, 0, 1, 2) + message_header(5, 9, 1, 2) + b"entry" + replies.pong()
     events: list[Event] = []
@@ -87,7 +87,7 @@ def test_any_chunking_gives_the_same_events(chunk: int) -> None:
     assert isinstance(message, ForConsumer) and (message.consumer_id, message.payload) == (9, b"entry")
 
 
-def test_a_request_waits_until_its_deadline() -> None:
+def test_request_fails_at_its_deadline() -> None:
     connection = opened()
     late, _ = connection.request(BaseCommand.LOOKUP, 5.0, topic="a")
     connection.request(BaseCommand.LOOKUP, 9.0, topic="b")
@@ -98,7 +98,7 @@ def test_a_request_waits_until_its_deadline() -> None:
     assert connection.next_tick() == 9.0
 
 
-def test_silence_is_asked_about_once_and_then_ends_the_connection() -> None:
+def test_silent_broker_gets_one_ping_then_connection_breaks() -> None:
     connection = opened(now=100.0)
     assert connection.next_tick() == 130.0
     assert connection.tick(129.0) == []
@@ -113,7 +113,7 @@ def test_silence_is_asked_about_once_and_then_ends_the_connection() -> None:
     assert isinstance(broken, Broken) and isinstance(broken.error, Unreachable)
 
 
-def test_the_end_comes_once() -> None:
+def test_connection_breaks_only_once() -> None:
     connection = opened()
     request, _ = connection.request(BaseCommand.LOOKUP, 9.0, topic="a")
     failed, broken = connection.lost("gone")
@@ -122,12 +122,12 @@ def test_the_end_comes_once() -> None:
     assert connection.lost("again") == connection.tick(1000.0) == []
 
 
-def test_garbage_ends_the_connection_without_an_exception() -> None:
+def test_garbage_breaks_the_connection_without_an_exception() -> None:
     (event,) = opened().feed(b"\xff" * 64, 0.0)
     assert isinstance(event, Broken)
 
 
-def test_a_challenge_is_for_whoever_has_the_credentials() -> None:
+def test_auth_challenge_is_reported_as_event() -> None:
     connection = opened()
     (event,) = connection.feed(replies.auth_refresh("test", 21, "token"), 0.0)
     assert event == Challenged(replies.AUTH_REFRESH)
@@ -136,7 +136,7 @@ def test_a_challenge_is_for_whoever_has_the_credentials() -> None:
     assert isinstance(body, pb.CommandAuthResponse) and body.response.auth_data == b"new"
 
 
-def test_a_waiting_producer_has_no_answer_yet() -> None:
+def test_producer_not_ready_is_not_an_answer() -> None:
     connection = opened()
     request, _ = connection.request(BaseCommand.PRODUCER, 9.0, topic="a", producer_id=1)
 

@@ -100,13 +100,15 @@ async def attached(
         ([QuotaExceeded("full"), LimitExceeded("too many")], [0.1, 0.2]),
     ],
 )
-async def test_a_moment_is_not_waited_for_twice(refusals: list[ClientError], pauses: list[float]) -> None:
+async def test_first_retry_after_a_temporary_refusal_is_immediate(
+    refusals: list[ClientError], pauses: list[float]
+) -> None:
     part, clock = Part(*refusals), QuickClock()
     async with attached(part, clock, (TopicNotFound, ConsumerBusy)):
         assert (clock.slept, part.attempts) == (pauses, len(refusals) + 1)
 
 
-async def test_who_is_sent_away_again_and_again_is_not_always_in_a_hurry() -> None:
+async def test_repeated_urgent_losses_are_retried_with_delays() -> None:
     part, clock = Part(), QuickClock()
     async with attached(part, clock) as made:
 
@@ -125,7 +127,7 @@ async def test_who_is_sent_away_again_and_again_is_not_always_in_a_hurry() -> No
         assert clock.slept == [0.1]
 
 
-async def test_what_is_final_ends_it() -> None:
+async def test_final_error_ends_the_reconnect_loop() -> None:
     part, clock = Part(TopicNotFound("never")), QuickClock()
     with pytest.raises(TopicNotFound):
         async with attached(part, clock):

@@ -14,14 +14,14 @@ def holding(*segment_ids: int) -> AssignmentReconciler:
     return reconciler
 
 
-def test_everything_is_void_and_nothing_is_waited_for() -> None:
+def test_seek_discards_all_segments_without_waiting() -> None:
     reconciler = holding(1, 2)
     assert reconciler.assigned([], generation=5, epoch=1, void_below=5) == [Discard(1), Discard(2)]
     assert reconciler.held == ()
     assert reconciler.assigned([0], generation=6, epoch=1, void_below=5) == [Attach(0)]
 
 
-def test_who_missed_the_taking_back_finds_it_in_what_is_given() -> None:
+def test_missed_seek_is_found_in_the_next_assignment() -> None:
     """Assignments are complete: one that was overtaken on the way is not told."""
     reconciler = holding(1, 2)
     assert reconciler.assigned([0, 2], generation=6, epoch=1, void_below=5) == [
@@ -32,7 +32,7 @@ def test_who_missed_the_taking_back_finds_it_in_what_is_given() -> None:
     ]
 
 
-def test_void_in_any_state() -> None:
+def test_segments_are_discarded_in_any_state() -> None:
     reconciler = holding(1, 2, 3)
     assert reconciler.assigned([1], generation=5, epoch=1) == [Stop(2), Stop(3)]
     assert reconciler.settled(3) == [Detach(3)]
@@ -47,14 +47,14 @@ def test_void_in_any_state() -> None:
     assert reconciler.settled(2) == []
 
 
-def test_once_per_seek() -> None:
+def test_segments_are_discarded_once_per_seek() -> None:
     reconciler = holding(1)
     reconciler.assigned([1], generation=6, epoch=1, void_below=5)
     assert reconciler.assigned([1, 2], generation=7, epoch=1, void_below=5) == [Attach(2)]
     assert reconciler.assigned([1], generation=6, epoch=1, void_below=5) is None, "an older one, told late"
 
 
-def test_what_was_acknowledged_before_is_never_said() -> None:
+def test_acks_before_a_discard_are_never_sent() -> None:
     state = SegmentConsumerState("t")
     state.opened()
     state.ack_cumulative(MessageId("t", 1, 7))

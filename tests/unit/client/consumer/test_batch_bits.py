@@ -28,7 +28,7 @@ def test_what_a_cumulative_ack_covers(floor: tuple[int, int, int] | None, bits: 
     assert covered(floor, AT, 0) == (bits & 1)  # not a batch: one message
 
 
-def test_an_ack_says_what_is_left_of_a_batch() -> None:
+def test_ack_set_lists_unacknowledged_messages_of_a_batch() -> None:
     whole = ack_of(AT, -1, 0, 4)
     assert (whole.ledgerId, whole.entryId, list(whole.ack_set), whole.HasField("batch_size")) == (7, 3, [], False)
     part = ack_of(AT, 2, 0b1010, 4)
@@ -36,6 +36,6 @@ def test_an_ack_says_what_is_left_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 200])
-def test_words_and_bits_are_the_same(size: int) -> None:
+def test_ack_set_words_and_bits_convert_both_ways(size: int) -> None:
     for bits in (0, 1, all_of(size), all_of(size) ^ 1, 1 << (size - 1)):
         assert bits_of(words_of(bits, size)) == bits

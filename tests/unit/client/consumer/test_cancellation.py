@@ -102,10 +102,10 @@ def lived(life: Life, cancel_at: tuple[int, ...], *, is_ours: bool) -> int:
         assert asyncio.all_tasks() == {asyncio.current_task()}, asyncio.all_tasks()
         assert loop.timers() == []
         left: dict[str, Any] = {
-            "lines": world.lines,
+            "connections": world.connections,
             "attached": world.attached,
             "producers": world.producers,
-            "seats": world.seats,
+            "registrations": world.registrations,
             "watches": world.watches,
         }
         assert not any(left.values()), left
@@ -120,7 +120,7 @@ def lived(life: Life, cancel_at: tuple[int, ...], *, is_ours: bool) -> int:
 
 @pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "M1"])
 @pytest.mark.parametrize("life", LIVES)
-def test_cancelled_before_every_turn_of_the_loop(life: str, is_ours: bool) -> None:
+def test_cancel_before_any_loop_turn_leaves_nothing_open(life: str, is_ours: bool) -> None:
     turns = lived(LIVES[life], (1_000_000,), is_ours=is_ours)
     assert turns > 30
     for moment in range(1, turns):
@@ -128,7 +128,7 @@ def test_cancelled_before_every_turn_of_the_loop(life: str, is_ours: bool) -> No
 
 
 @pytest.mark.parametrize("life", LIVES)
-def test_cancelled_again_while_it_leaves(life: str) -> None:
+def test_second_cancel_while_closing_leaves_nothing_open(life: str) -> None:
     turns = lived(LIVES[life], (1_000_000,), is_ours=True)
     for moment in range(5, turns, 5):
         for again in (1, 2, 4):

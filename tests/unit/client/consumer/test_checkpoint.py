@@ -46,18 +46,18 @@ RUN_BYTES = b"".join(
 )
 
 
-def test_an_id_is_written_like_the_v5_clients_do() -> None:
+def test_message_id_bytes_match_v5_clients() -> None:
     assert ONE.to_bytes() == ONE_BYTES
     assert MessageId.from_bytes(ONE_BYTES) == ONE
 
 
 @pytest.mark.parametrize("lane", [-1, 0, 5])
-def test_ids_of_regular_topics_keep_their_partition(lane: int) -> None:
+def test_message_id_of_regular_topic_keeps_partition(lane: int) -> None:
     one = MessageId(REGULAR, 1 << 40, 2, lane=lane)
     assert MessageId.from_bytes(one.to_bytes()) == one
 
 
-def test_an_id_carries_the_vector_of_what_it_covers() -> None:
+def test_message_id_bytes_carry_covered_positions() -> None:
     other = "topic://public/default/u"
     covers = (MessageId(SCALABLE, 1, 2, lane=4), MessageId(other, 5, 6, 0, 2, 1), MessageId(other, 5, 7, lane=2))
     one = MessageId(SCALABLE, 3, 7, lane=9, covers=covers)
@@ -65,26 +65,26 @@ def test_an_id_carries_the_vector_of_what_it_covers() -> None:
     assert one == MessageId(SCALABLE, 3, 7, lane=9)
 
 
-def test_a_plain_id_of_a_stock_client_is_read_and_so_are_older_short_forms() -> None:
+def test_bare_and_short_message_ids_are_read() -> None:
     assert MessageId.from_bytes(bytes.fromhex("080310071802")) == MessageId("", 3, 7, lane=2)
     assert MessageId.from_bytes(ONE_BYTES[:20]).place == (3, 7, 1)
     assert MessageId.from_bytes(ONE_BYTES[:24]).place == (3, 7, 1)
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 19, 23, 30, len(ONE_BYTES) - 1])
-def test_ids_that_were_cut_short_are_refused(size: int) -> None:
+def test_truncated_message_ids_are_refused(size: int) -> None:
     with pytest.raises(BadOption):
         MessageId.from_bytes(ONE_BYTES[:size])
 
 
-def test_a_checkpoint_of_a_run_has_these_bytes() -> None:
+def test_checkpoint_bytes_of_a_run() -> None:
     """Scenario 76: via bytes too."""
     assert RUN.to_bytes() == RUN_BYTES
     assert Checkpoint.from_bytes(RUN_BYTES) == RUN
     assert Checkpoint.from_bytes(RUN_BYTES).created_ms == 1000
 
 
-def test_sentinels_are_one_byte_and_times_nine() -> None:
+def test_checkpoint_bytes_of_earliest_latest_and_time() -> None:
     """Scenario 85."""
     assert Checkpoint.earliest().to_bytes() == b"\x01"
     assert Checkpoint.latest().to_bytes() == b"\x02"
@@ -114,14 +114,14 @@ def test_unknown_kinds_versions_and_trailing_bytes_are_rejected(data: bytes) -> 
         Checkpoint.from_bytes(data)
 
 
-def test_a_checkpoint_of_the_java_client_is_read() -> None:
+def test_checkpoint_of_the_java_client_is_read() -> None:
     cut = Checkpoint.from_bytes(RUN_BYTES[:21]).cut_of(SCALABLE)
     assert cut is not None and cut.epoch == -1
     (mark,) = cut.marks.values()
     assert isinstance(mark, After) and mark.id.place == (3, 7, -1)
 
 
-def test_merging_takes_the_farthest_mark_of_every_segment() -> None:
+def test_merge_takes_the_farthest_mark_of_every_segment() -> None:
     def run(marks: dict[int, Mark]) -> Checkpoint:
         return Checkpoint(Kind.RUN, (TopicCut(SCALABLE, marks, 3, 1),))
 

@@ -101,7 +101,7 @@ class Story:
 
     def check_broker(self) -> None:
         world = self.world
-        assert not world.attached and not world.lines and not world.seats and not world.watches
+        assert not world.attached and not world.connections and not world.registrations and not world.watches
         if self.kind != "checkpoint":
             for store in world.stores.values():
                 left = [index for index in range(len(store.entries)) if store.left("s", index)]
@@ -122,7 +122,7 @@ def permits_agree(world: ConsumerWorld, consumer: Consumer) -> None:
     assert ours == sorted(one.permits for one in world.attached)
 
 
-async def told(story: Story) -> None:
+async def play(story: Story) -> None:
     """Messages, a split, more messages; the application takes, acknowledges and closes."""
     world = story.world
     world.publish(FIRST)
@@ -152,7 +152,7 @@ def run(story: Story, trouble: str, moment: int) -> None:
     if trouble == "answers lost":  # nobody hears of an answer until the connection is gone, too
         story.world.events.setdefault(moment + 6, []).append(lambda: recovered(story.world))
     try:
-        run_wired(story.world, told(story))
+        run_wired(story.world, play(story))
     except BaseException as error:
         error.add_note(f"{story.kind}, {trouble} at command {moment}, acks {story.acks}")
         raise
@@ -170,7 +170,9 @@ def recovered(world: ConsumerWorld) -> None:
 )
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize(("prefetch", "batch", "step"), [(4, 3, 1), (1, 1, 2), (1000, 3, 3)])
-def test_trouble_at_every_command(is_ours: bool, kind: str, trouble: str, prefetch: int, batch: int, step: int) -> None:
+def test_fault_at_every_command_keeps_delivery_guarantees(
+    is_ours: bool, kind: str, trouble: str, prefetch: int, batch: int, step: int
+) -> None:
     for moment in MOMENTS[::step]:
         run(Story(kind, ConsumerWorld(is_ours=is_ours, prefetch=prefetch, batch=batch)), trouble, moment)
 
@@ -184,7 +186,7 @@ def test_a_slow_application_sees_parents_before_children(trouble: str) -> None:
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize("kind", ["queue", "checkpoint"])
-def test_acks_that_come_late(kind: str, trouble: str) -> None:
+def test_late_acks_count(kind: str, trouble: str) -> None:
     for moment in MOMENTS[::2]:
         run(Story(kind, ConsumerWorld(is_ours=False, prefetch=5, batch=2), acks="late"), trouble, moment)
 
@@ -200,7 +202,7 @@ def test_redelivery_of_single_messages_of_batches(trouble: str) -> None:
 @pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "M1"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("taken", range(0, FIRST + SECOND + 1, 2))
-def test_whoever_comes_after_a_close_has_exactly_the_rest(is_ours: bool, kind: str, taken: int) -> None:
+def test_next_consumer_after_close_gets_exactly_the_rest(is_ours: bool, kind: str, taken: int) -> None:
     """Closing acknowledges nothing and gives back what waits; a checkpoint carries over in bytes."""
     world = ConsumerWorld(is_ours=is_ours, prefetch=7, batch=3)
     story = Story(kind, world)
@@ -230,7 +232,7 @@ def test_whoever_comes_after_a_close_has_exactly_the_rest(is_ours: bool, kind: s
 
 
 @pytest.mark.parametrize("prefetch", [1, 3])
-def test_dead_letters_that_are_under_way_do_not_widen_the_prefetch(prefetch: int) -> None:
+def test_pending_dead_letters_count_as_prefetched(prefetch: int) -> None:
     """A channel that is detached meanwhile counts anew; the model checks what it is granted."""
     for moment in range(8, 40, 2):
         world = ConsumerWorld(is_ours=True, prefetch=prefetch, batch=1)

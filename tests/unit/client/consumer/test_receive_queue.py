@@ -20,7 +20,7 @@ def taken(queue: ReceiveQueue[str]) -> list[tuple[str, int]]:
     return found
 
 
-def test_a_long_backlog_does_not_starve_the_others() -> None:
+def test_long_backlog_does_not_starve_other_sources() -> None:
     queue: ReceiveQueue[str] = ReceiveQueue()
     queue.add("long", [message(n) for n in range(1000)])
     queue.add("short", [message(5000)])
@@ -29,7 +29,7 @@ def test_a_long_backlog_does_not_starve_the_others() -> None:
     assert [n for source, n in order if source == "long"] == list(range(1000))
 
 
-def test_a_held_channel_waits_and_keeps_its_place() -> None:
+def test_held_source_keeps_its_messages_until_released() -> None:
     queue: ReceiveQueue[str] = ReceiveQueue()
     queue.hold("child")
     queue.add("child", [message(1), message(2)])
@@ -49,7 +49,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-def test_nothing_is_lost_reordered_or_counted_wrong(steps: list[tuple[str, int, int]]) -> None:
+def test_receive_queue_loses_reorders_and_miscounts_nothing(steps: list[tuple[str, int, int]]) -> None:
     queue: ReceiveQueue[int] = ReceiveQueue()
     model: dict[int, list[int]] = {source: [] for source in range(4)}
     held: set[int] = set()
@@ -87,7 +87,7 @@ def test_nothing_is_lost_reordered_or_counted_wrong(steps: list[tuple[str, int, 
         assert len(queue) == sum(len(model[one]) for one in model if one not in held)
 
 
-def test_a_channel_is_let_go_when_the_last_reason_is_gone() -> None:
+def test_source_is_released_with_its_last_hold_reason() -> None:
     queue: ReceiveQueue[str] = ReceiveQueue()
     queue.hold("c")
     queue.hold("c", "schema 1")

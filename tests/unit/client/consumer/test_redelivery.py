@@ -17,7 +17,7 @@ def one(n: int) -> MessageId:
     return MessageId("t", 0, n)
 
 
-def test_nacked_ones_are_due_in_their_order_and_acknowledged_ones_never() -> None:
+def test_nacked_messages_are_due_in_order_unless_acknowledged() -> None:
     redelivery: Redelivery[str] = Redelivery()
     redelivery.handed_out("a", one(0), 0.0)
     assert redelivery.next_due() is None, "without a timeout nothing is forgotten"
@@ -30,7 +30,7 @@ def test_nacked_ones_are_due_in_their_order_and_acknowledged_ones_never() -> Non
     assert redelivery.next_due() is None and not len(redelivery)
 
 
-def test_what_is_handed_out_is_due_after_the_timeout_unless_nacked_meanwhile() -> None:
+def test_processing_timeout_applies_unless_nacked_first() -> None:
     redelivery: Redelivery[str] = Redelivery(10.0)
     redelivery.handed_out("a", one(1), 0.0)
     redelivery.handed_out("a", one(2), 0.0)
@@ -40,13 +40,13 @@ def test_what_is_handed_out_is_due_after_the_timeout_unless_nacked_meanwhile() -
     assert redelivery.due(100.0) == {}
 
 
-def test_more_than_the_limit_come_back_at_once() -> None:
+def test_nacks_above_the_limit_are_redelivered_at_once() -> None:
     redelivery: Redelivery[str] = Redelivery(pending_max=2)
     assert [redelivery.nacked("a", one(n), 1.0) for n in (1, 2, 3, 2)] == [True, True, False, True]
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from(["hand", "nack", "ack", "tick"]), st.integers(0, 9)), max_size=100))
-def test_everything_that_is_not_acknowledged_is_due_once(steps: list[tuple[str, int]]) -> None:
+def test_every_unacknowledged_message_is_due_once(steps: list[tuple[str, int]]) -> None:
     redelivery: Redelivery[str] = Redelivery(5.0)
     model: dict[int, float] = {}
     now = 0.0
@@ -76,7 +76,7 @@ def test_everything_that_is_not_acknowledged_is_due_once(steps: list[tuple[str, 
         ("topic://a/b/c", "persistent://x/y/z", "persistent://x/y/z"),
     ],
 )
-def test_where_dead_letters_go(source: str, named: str | None, expected: str) -> None:
+def test_dead_letter_topic_names(source: str, named: str | None, expected: str) -> None:
     assert dead_letter_topic(DeadLetter(max_redeliveries=1, topic=named), source, "s") == expected
 
 
@@ -84,7 +84,7 @@ def message(count: int, properties: dict[str, str] | None = None) -> Message:
     return Message(Origin("topic://a/b/c", 1, 2, redelivery_count=count), -1, b"x", "k", properties or {}, None, 0)
 
 
-def test_the_origin_is_told_and_an_earlier_one_stays() -> None:
+def test_dead_letter_names_its_first_origin() -> None:
     assert provenance(message(3, {"own": "1", "REAL_TOPIC": "first"}), "s") == {
         "own": "1",
         "REAL_TOPIC": "first",
@@ -93,7 +93,7 @@ def test_the_origin_is_told_and_an_earlier_one_stays() -> None:
     }
 
 
-async def test_a_failed_opening_is_not_remembered() -> None:
+async def test_failed_dead_letter_producer_is_opened_again() -> None:
     opened: list[str] = []
 
     class Sent:
@@ -109,15 +109,15 @@ async def test_a_failed_opening_is_not_remembered() -> None:
             raise Unreachable("not now")
         return Sent()
 
-    graves = DeadLetters(DeadLetter(max_redeliveries=2), "s", opener)
-    assert [graves.takes(message(count)) for count in (0, 2, 3)] == [False, False, True]
-    assert not await graves.send(message(3))
-    assert await graves.send(message(3)) and await graves.send(message(3))
-    await graves.close(0.5)
+    dead_letters = DeadLetters(DeadLetter(max_redeliveries=2), "s", opener)
+    assert [dead_letters.takes(message(count)) for count in (0, 2, 3)] == [False, False, True]
+    assert not await dead_letters.send(message(3))
+    assert await dead_letters.send(message(3)) and await dead_letters.send(message(3))
+    await dead_letters.close(0.5)
     assert opened == ["topic://a/b/c-DLQ", "topic://a/b/c-DLQ", "closed within 0.5"]
 
 
-def test_policies_that_cannot_be() -> None:
+def test_invalid_policies_are_refused() -> None:
     with pytest.raises(BadOption):
         DeadLetter(max_redeliveries=-1)
     with pytest.raises(BadOption):

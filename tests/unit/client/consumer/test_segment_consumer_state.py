@@ -54,7 +54,7 @@ def test_a_batch_becomes_messages() -> None:
     assert (single.id.batch_index, single.key) == (-1, None)
 
 
-def test_acks_of_a_moment_are_looked_at_together() -> None:
+def test_queued_acks_are_applied_together() -> None:
     state = opened(prefetch=20)
     first = delivered(state.delivered(body(0), batch(5)))
     second = delivered(state.delivered(body(1), batch(3)))
@@ -69,7 +69,7 @@ def test_acks_of_a_moment_are_looked_at_together() -> None:
     assert state.opened()[:1] == [Ack(2, intake_ids(0, 1, 2))], "all that was not confirmed, in one"
 
 
-def test_a_redelivery_meets_acks_that_nobody_looked_at_yet() -> None:
+def test_redelivery_applies_queued_acks_first() -> None:
     state = opened()
     messages = delivered(state.delivered(body(0), batch(2)))
     state.ack_later(messages[0].origin, 0)
@@ -82,7 +82,7 @@ def intake_ids(*entries: int) -> list[pb.MessageIdData]:
     return [pb.MessageIdData(ledgerId=3, entryId=entry) for entry in entries]
 
 
-def test_permits_are_given_back_by_halves() -> None:
+def test_permits_are_sent_half_a_window_at_a_time() -> None:
     state = opened(prefetch=4)
     delivered(state.delivered(body(0), batch(4)))
     assert state.taken() == []
@@ -90,14 +90,14 @@ def test_permits_are_given_back_by_halves() -> None:
     assert state.taken() == []
 
 
-def test_indexes_that_the_broker_has_acked_are_skipped_and_cost_nothing() -> None:
+def test_acked_batch_indexes_are_skipped_and_use_no_permits() -> None:
     state = opened(prefetch=2)
     effects = state.delivered(body(0, ack_set=[0b101]), batch(3))
     assert [message.value for message in delivered(effects)] == [b"0", b"2"]
     assert state.taken(2) == [Flow(2)], "the skipped one took no permit"
 
 
-def test_a_batch_is_acked_by_index_until_it_is_complete() -> None:
+def test_batch_is_acked_by_index_until_complete() -> None:
     state = opened()
     messages = delivered(state.delivered(body(5), batch(3)))
     assert state.ack(messages[1].id)
@@ -108,7 +108,7 @@ def test_a_batch_is_acked_by_index_until_it_is_complete() -> None:
     assert state.flush() == []
 
 
-def test_unconfirmed_acks_are_said_again_and_confirmed_ones_are_not() -> None:
+def test_only_unconfirmed_acks_are_sent_again() -> None:
     state = opened()
     for entry in (1, 2):
         (message,) = delivered(state.delivered(body(entry), build_entry(b"x")))
@@ -122,7 +122,7 @@ def test_unconfirmed_acks_are_said_again_and_confirmed_ones_are_not() -> None:
     assert state.is_clean
 
 
-def test_acks_wait_while_detached_and_redelivery_of_them_is_dropped() -> None:
+def test_acks_wait_while_detached_and_drop_redeliveries() -> None:
     state = opened()
     (message,) = delivered(state.delivered(body(1), build_entry(b"x")))
     state.lost([])
@@ -132,7 +132,7 @@ def test_acks_wait_while_detached_and_redelivery_of_them_is_dropped() -> None:
     assert delivered(state.delivered(body(1), build_entry(b"x"))) == []
 
 
-def test_what_is_held_is_not_handed_out_again_but_what_was_buffered_is() -> None:
+def test_after_reconnect_only_buffered_messages_are_delivered_again() -> None:
     state = opened()
     messages = delivered(state.delivered(body(1), batch(3)))
     state.lost([messages[2].id])  # 0 and 1 are with the application
@@ -140,7 +140,7 @@ def test_what_is_held_is_not_handed_out_again_but_what_was_buffered_is() -> None
     assert [message.value for message in delivered(state.delivered(body(1), batch(3)))] == [b"2"]
 
 
-def test_a_nacked_message_comes_again_alone() -> None:
+def test_nacked_message_is_redelivered_alone() -> None:
     state = opened()
     messages = delivered(state.delivered(body(1), batch(3)))
     state.ack(messages[0].id)
@@ -167,7 +167,7 @@ def test_cumulative_acks_inside_and_at_the_end_of_a_batch() -> None:
     assert delivered(state.delivered(body(2), batch(3))) == []
 
 
-def test_an_unreadable_entry_is_rejected_and_costs_no_permit() -> None:
+def test_unreadable_entry_is_rejected_and_returns_its_permit() -> None:
     state = opened(prefetch=1)
     damaged = bytearray(build_entry(b"x"))
     damaged[-1] ^= 1
@@ -176,7 +176,7 @@ def test_an_unreadable_entry_is_rejected_and_costs_no_permit() -> None:
     assert flow == Flow(1)
 
 
-def test_wide_batches_have_several_words() -> None:
+def test_ack_set_of_large_batch_has_several_words() -> None:
     state = opened(prefetch=1000)
     messages = delivered(state.delivered(body(1), batch(130)))
     for message in messages[1:]:
@@ -186,7 +186,7 @@ def test_wide_batches_have_several_words() -> None:
     assert delivered(again) == []  # it is held
 
 
-def test_what_is_dropped_gives_its_permits_back() -> None:
+def test_dropped_messages_return_their_permits() -> None:
     state = opened(prefetch=4)
     for entry in range(4):
         delivered(state.delivered(body(entry), build_entry(b"x")))
@@ -197,7 +197,7 @@ def test_what_is_dropped_gives_its_permits_back() -> None:
     assert effects == [Flow(2), Flow(2)]
 
 
-def test_the_broker_counts_permits_anew_for_each_attachment() -> None:
+def test_permits_start_at_zero_after_each_attach() -> None:
     state = opened(prefetch=4)
     state.taken()
     state.lost([])
@@ -206,7 +206,7 @@ def test_the_broker_counts_permits_anew_for_each_attachment() -> None:
     assert state.taken() == [Flow(2)]
 
 
-def test_what_is_acknowledged_is_dropped_until_the_broker_has_confirmed_it_and_comes_after_a_seek() -> None:
+def test_acked_message_is_dropped_until_confirmed_then_delivered_after_seek() -> None:
     """Scenario 73: only a seek brings back what the broker has confirmed."""
     state = opened()
     first, second = delivered(state.delivered(body(0), batch(2)))
@@ -226,7 +226,7 @@ def test_what_is_acknowledged_is_dropped_until_the_broker_has_confirmed_it_and_c
     assert [one.id for one in again] == [first.id, second.id]
 
 
-def test_the_first_half_of_a_batch_stays_acknowledged_over_a_reconnect() -> None:
+def test_partial_batch_ack_survives_a_reconnect() -> None:
     state = opened()
     first, second = delivered(state.delivered(body(0), batch(2)))
     assert state.ack_cumulative(first.id)

@@ -52,7 +52,7 @@ def ids(effects: Sequence[Effect], kind: type[Ack] | type[Redeliver]) -> list[in
 # ----------------------------------------------------------------------------------------------------------- cutting
 
 
-def test_chunks_fit_and_say_what_they_belong_to() -> None:
+def test_chunks_fit_the_limit_and_name_their_message() -> None:
     value = os.urandom(5000)
     entries = cut(value)
     assert all(len(entry.data) <= MAX for entry in entries)
@@ -65,7 +65,7 @@ def test_chunks_fit_and_say_what_they_belong_to() -> None:
     assert b"".join(bytes(parts(entry.data)[1]) for entry in entries) == value
 
 
-def test_a_message_that_packs_small_enough_is_not_cut() -> None:
+def test_message_small_enough_after_compression_is_not_chunked() -> None:
     (entry,) = cut(b"x" * 50_000, entry_format=EntryFormat("p", Compression.ZSTD))
     assert (entry.is_chunk, len(entry.records)) == (False, 1)
     assert len(entry.data) < MAX
@@ -89,7 +89,7 @@ def stored(effects: Sequence[LaneEffect]) -> list[tuple[list[OutgoingMessage], i
     return [([*one.records], one.ledger, one.position) for one in effects if isinstance(one, Stored)]
 
 
-def test_a_lane_sends_chunks_in_a_row_and_one_outcome() -> None:
+def test_segment_producer_sends_chunks_in_a_row_with_one_outcome() -> None:
     lane, record, sent = lane_with_chunks(os.urandom(2500))
     assert [entry.first for entry in sent] == [0, 1, 1, 1, 1][: len(sent)]
     assert len(sent) >= 4
@@ -98,7 +98,7 @@ def test_a_lane_sends_chunks_in_a_row_and_one_outcome() -> None:
     assert lane.is_idle
 
 
-def test_after_a_loss_the_chunks_without_receipt_go_again() -> None:
+def test_chunks_without_receipt_are_resent_after_a_loss() -> None:
     lane, _, sent = lane_with_chunks(os.urandom(2500))
     lane.receipt(0, 5, 0)
     lane.receipt(1, 5, 1)
@@ -107,7 +107,7 @@ def test_after_a_loss_the_chunks_without_receipt_go_again() -> None:
     assert again == sent[2:]
 
 
-def test_a_refused_chunk_ends_its_message_and_nothing_else() -> None:
+def test_refused_chunk_fails_only_its_message() -> None:
     lane, record, _ = lane_with_chunks(os.urandom(5000), in_flight_bytes_max=2200)
     after = OutgoingMessage(2, b"after")
     lane.append(after)
@@ -117,7 +117,7 @@ def test_a_refused_chunk_ends_its_message_and_nothing_else() -> None:
     assert [[*one.entry.records] for one in effects if isinstance(one, Transmit)] == [[after]]
 
 
-def test_a_late_message_in_chunks_fails_once() -> None:
+def test_chunked_message_past_its_deadline_fails_once() -> None:
     lane, record, _ = lane_with_chunks(os.urandom(5000), in_flight_bytes_max=2200)
     lane.receipt(0, 5, 0)
     lane.receipt(1, 5, 1)
@@ -126,7 +126,7 @@ def test_a_late_message_in_chunks_fails_once() -> None:
     assert lane.is_idle
 
 
-def test_a_batch_that_is_refused_fails_by_its_highest_id() -> None:
+def test_refused_batch_is_found_by_its_highest_sequence_id() -> None:
     """Brokers name the highest sequence id of what they refuse."""
     lane = SegmentProducerState("p", Batching(max_messages=2))
     lane.opened()
@@ -137,7 +137,7 @@ def test_a_batch_that_is_refused_fails_by_its_highest_id() -> None:
     assert isinstance(failed, Failed) and failed.records == pair
 
 
-def test_a_lane_stops_when_the_brokers_credits_are_used_up() -> None:
+def test_segment_producer_stops_without_credits() -> None:
     lane = SegmentProducerState("p", Batching(max_messages=1))
     lane.opened(credits=Credits(10_000, 2))
     sent = [one for n in range(4) for one in lane.append(OutgoingMessage(n, b"x")) if isinstance(one, Transmit)]
@@ -166,7 +166,7 @@ def test_chunks_become_one_message_with_one_permit() -> None:
 
 
 @pytest.mark.parametrize("kind", [Compression.ZSTD, Compression.ZLIB])
-def test_a_packed_message_is_opened_when_it_is_whole(kind: Compression) -> None:
+def test_compressed_message_is_decompressed_when_complete(kind: Compression) -> None:
     value = random.Random(1).randbytes(6000) + bytes(6000)
     entries = cut(value, entry_format=EntryFormat("p", kind, chunk_bytes=800))
     assert len(entries) > 3
@@ -175,7 +175,7 @@ def test_a_packed_message_is_opened_when_it_is_whole(kind: Compression) -> None:
     assert [message.value for message in found] == [value]
 
 
-def test_messages_of_several_producers_mix() -> None:
+def test_chunks_of_several_producers_may_interleave() -> None:
     values = {name: os.urandom(4000) for name in ("a", "b", "c")}
     streams = [cut(value, entry_format=EntryFormat(name, chunk_bytes=10_000)) for name, value in values.items()]
     mixed = [entry for row in zip(*streams, strict=True) for entry in row]
@@ -184,7 +184,7 @@ def test_messages_of_several_producers_mix() -> None:
     assert {message.producer_name: message.value for message in found} == values
 
 
-def test_chunks_that_come_twice_count_once() -> None:
+def test_repeated_chunks_count_once() -> None:
     entries = cut(os.urandom(3000))
     resent = [*entries[:2], entries[1], *entries[1:]]
     state = opened()
@@ -194,7 +194,7 @@ def test_chunks_that_come_twice_count_once() -> None:
     assert sorted(ids(state.flush(), Ack)) == list(range(len(resent))), "the copies are acknowledged, too"
 
 
-def test_a_message_sent_again_from_its_start_is_begun_anew() -> None:
+def test_resend_from_first_chunk_restarts_the_message() -> None:
     value = os.urandom(3000)
     entries = cut(value)
     state = opened()
@@ -203,7 +203,7 @@ def test_a_message_sent_again_from_its_start_is_begun_anew() -> None:
     assert [message.value for message in found] == [value]
 
 
-def test_a_nack_brings_all_chunks_back_and_they_make_a_message_again() -> None:
+def test_nack_redelivers_all_chunks_as_one_message() -> None:
     entries = cut(os.urandom(3000))
     state = opened()
     found = [m for n, entry in enumerate(entries) for m in delivered(state.delivered(body(n), entry.data))]
@@ -212,7 +212,7 @@ def test_a_nack_brings_all_chunks_back_and_they_make_a_message_again() -> None:
     assert [message.redelivery_count for message in again] == [1]
 
 
-def test_redelivered_chunks_of_what_the_application_holds_are_dropped() -> None:
+def test_redelivered_chunks_of_a_held_message_are_dropped() -> None:
     entries = cut(os.urandom(3000))
     state = opened()
     found = [m for n, entry in enumerate(entries) for m in delivered(state.delivered(body(n), entry.data))]
@@ -226,7 +226,7 @@ def test_redelivered_chunks_of_what_the_application_holds_are_dropped() -> None:
     assert sorted(ids(state.opened(), Ack)) == list(range(len(entries)))
 
 
-def test_a_cumulative_ack_spares_the_beginning_of_a_message_that_is_not_complete() -> None:
+def test_cumulative_ack_stops_before_an_incomplete_message() -> None:
     entries = cut(os.urandom(3000))
     state = opened()
     (first,) = delivered(state.delivered(body(0), build_entry(b"first")))
@@ -239,7 +239,7 @@ def test_a_cumulative_ack_spares_the_beginning_of_a_message_that_is_not_complete
     assert ids(state.flush(), Ack) == [found[0].id.entry]
 
 
-def test_incomplete_messages_grow_old_and_stop_holding_up_the_acks() -> None:
+def test_incomplete_messages_expire_and_release_acks() -> None:
     entries = cut(os.urandom(3000))
     state = opened()
     state.delivered(body(0), entries[0].data, now=100.0)
@@ -250,7 +250,7 @@ def test_incomplete_messages_grow_old_and_stop_holding_up_the_acks() -> None:
     assert ids(effects, Ack) == [1], "now it is said"
 
 
-def test_others_of_a_queue_may_have_the_rest_so_the_chunks_go_back() -> None:
+def test_expired_chunks_of_a_queue_are_redelivered() -> None:
     entries = cut(os.urandom(3000))
     state = opened(is_shared=True)
     state.delivered(body(4), entries[1].data, now=100.0)
@@ -262,7 +262,7 @@ def test_others_of_a_queue_may_have_the_rest_so_the_chunks_go_back() -> None:
     assert [one.id.entryId for one in effects if isinstance(one, Reject)] == [4], "not for ever"
 
 
-def test_after_a_reconnect_the_beginning_that_was_kept_is_used() -> None:
+def test_incomplete_message_is_assembled_after_a_reconnect() -> None:
     """The ack of what lay in between is remembered: it is not handed out again, the message in chunks is."""
     value = os.urandom(3000)
     entries = cut(value)
@@ -279,7 +279,7 @@ def test_after_a_reconnect_the_beginning_that_was_kept_is_used() -> None:
     assert [message.value for message in found] == [value]
 
 
-def test_an_ack_after_a_reconnect_spares_what_had_begun_before_it() -> None:
+def test_ack_after_reconnect_stops_before_incomplete_messages() -> None:
     """Lost again before the beginning has come again: were it acknowledged, nobody would ever have the message."""
     value = os.urandom(3000)
     entries = cut(value)
@@ -301,7 +301,7 @@ def test_an_ack_after_a_reconnect_spares_what_had_begun_before_it() -> None:
     assert ids(state.flush(), Ack) == [found.id.entry]
 
 
-def test_a_beginning_that_is_not_sent_again_holds_up_no_acks() -> None:
+def test_first_chunk_that_is_not_redelivered_releases_acks() -> None:
     """It was trimmed, or somebody moved the subscription while we were away."""
     state = opened()
     state.delivered(body(0), cut(os.urandom(3000))[0].data)
@@ -312,7 +312,7 @@ def test_a_beginning_that_is_not_sent_again_holds_up_no_acks() -> None:
     assert ids(state.delivered(body(2), build_entry(b"y")), Ack) == [1], "now it is said"
 
 
-def test_a_cumulative_ack_spares_what_is_complete_and_not_acknowledged() -> None:
+def test_cumulative_ack_stops_before_later_chunked_message() -> None:
     """A message in chunks waits for the application; what lay between its chunks is acknowledged first."""
     entries = cut(os.urandom(3000))
     state = opened()
@@ -328,7 +328,7 @@ def test_a_cumulative_ack_spares_what_is_complete_and_not_acknowledged() -> None
     assert ids(state.flush(), Ack) == [large.id.entry]
 
 
-def test_what_a_sealed_segment_has_of_a_message_is_given_up_at_its_end() -> None:
+def test_incomplete_message_is_given_up_at_end_of_sealed_segment() -> None:
     """At a split the producer begins the message anew in the child. Known before or after the last entry came."""
     entries = cut(os.urandom(3000))
     for is_early in (True, False):
@@ -347,7 +347,7 @@ def test_what_a_sealed_segment_has_of_a_message_is_given_up_at_its_end() -> None
     assert queue.ends_at((3, 1)) == [] and queue.has_chunks, "others may have what is missing here"
 
 
-def test_a_batch_beside_chunks_is_acknowledged_message_by_message() -> None:
+def test_batch_among_chunks_is_acknowledged_by_message() -> None:
     entries = cut(os.urandom(3000))
     state = opened()
     for n, entry in enumerate(entries):
@@ -363,7 +363,7 @@ def added(assembly: ChunkAssembly, entry: Entry, number: int) -> CompleteMessage
     return assembly.add(of, data, (1, number), 0.0)
 
 
-def test_memory_is_bounded_and_what_made_room_is_not_acknowledged() -> None:
+def test_displaced_chunks_are_not_acknowledged() -> None:
     assembly = ChunkAssembly(pending_max=2)
     streams = [cut(os.urandom(3000), sequence=n) for n in range(3)]
     for number, stream in enumerate(streams):
@@ -374,7 +374,7 @@ def test_memory_is_bounded_and_what_made_room_is_not_acknowledged() -> None:
     assert assembly.floor((1, 30)) is None, "and it holds acks back"
 
 
-def test_a_message_that_claims_less_than_it_brings_is_dropped() -> None:
+def test_chunked_message_larger_than_stated_is_dropped() -> None:
     entries = cut(os.urandom(3000))
     of, data = parts(entries[0].data)
     of.total_chunk_msg_size = 10

@@ -29,7 +29,7 @@ def described(kind: Compression, size: int) -> pb.MessageMetadata:
 
 
 @pytest.mark.parametrize("kind", CODECS)
-def test_what_is_packed_opens_again(kind: Compression) -> None:
+def test_compressed_bodies_round_trip(kind: Compression) -> None:
     used, body = packed(BODY, kind)
     assert used is kind
     assert len(body) < len(BODY) / 4
@@ -37,7 +37,7 @@ def test_what_is_packed_opens_again(kind: Compression) -> None:
 
 
 @pytest.mark.parametrize("kind", CODECS)
-def test_small_and_random_bodies_stay_plain(kind: Compression) -> None:
+def test_small_and_random_bodies_are_not_compressed(kind: Compression) -> None:
     small, noise = b"x" * (FLOOR_BYTES - 1), os.urandom(FLOOR_BYTES)
     assert packed(small, kind) == (Compression.NONE, small)
     assert packed(noise, kind) == (Compression.NONE, noise)
@@ -45,7 +45,7 @@ def test_small_and_random_bodies_stay_plain(kind: Compression) -> None:
 
 @pytest.mark.parametrize("kind", CODECS)
 @pytest.mark.parametrize("count", [1, 300])
-def test_entries_say_how_they_are_packed(kind: Compression, count: int) -> None:
+def test_entries_name_their_codec(kind: Compression, count: int) -> None:
     records = [OutgoingMessage(n, BODY[: 20_000 // count + n], "k") for n in range(count)]
     entry = sealed(records, EntryFormat("p", kind))
     of, data = parts(entry.data)
@@ -56,21 +56,21 @@ def test_entries_say_how_they_are_packed(kind: Compression, count: int) -> None:
 
 @pytest.mark.parametrize("kind", CODECS)
 @pytest.mark.parametrize("body", [b"", b"\xff" * 40, b"\x00\x01\x02", zlib.compress(b"x")[:-3]])
-def test_damage_is_a_bad_entry(kind: Compression, body: bytes) -> None:
+def test_damaged_body_is_a_bad_entry(kind: Compression, body: bytes) -> None:
     with pytest.raises(BadEntry):
         unpacked(described(kind, 5000), body)
 
 
 @pytest.mark.parametrize("kind", CODECS)
 @pytest.mark.parametrize("promised", [len(BODY) - 1, len(BODY) + 1, 10])
-def test_another_size_than_promised_is_a_bad_entry(kind: Compression, promised: int) -> None:
+def test_body_with_other_size_than_stated_is_a_bad_entry(kind: Compression, promised: int) -> None:
     _, body = packed(BODY, kind)
     with pytest.raises(BadEntry):
         unpacked(described(kind, promised), body)
 
 
 @pytest.mark.parametrize("kind", CODECS)
-def test_a_bomb_is_not_opened(kind: Compression) -> None:
+def test_decompression_bomb_is_refused(kind: Compression) -> None:
     """Neither one that says how large it is, nor one that lies about it: the room is what was promised."""
     _, body = packed(bytes(32 << 20), kind)
     with pytest.raises(BadEntry, match="more than the 1000"):
@@ -86,7 +86,7 @@ def test_encrypted_bodies_and_unknown_codecs_are_opaque() -> None:
         unpacked(of, b"x")
 
 
-def test_forms_are_those_of_the_wire() -> None:
+def test_codec_formats_match_the_protocol() -> None:
     """lz4 and snappy are raw blocks, zlib is RFC 1950, zstd is a frame."""
     assert bytes(cramjam.lz4.decompress_block(packed(BODY, Compression.LZ4)[1], output_len=len(BODY))) == BODY
     assert bytes(cramjam.snappy.decompress_raw(packed(BODY, Compression.SNAPPY)[1])) == BODY
@@ -94,7 +94,7 @@ def test_forms_are_those_of_the_wire() -> None:
     assert packed(BODY, Compression.ZSTD)[1].startswith(b"\x28\xb5\x2f\xfd")
 
 
-def test_codecs_have_names() -> None:
+def test_codecs_are_found_by_name() -> None:
     assert Compression.named("ZSTD") is Compression.named(Compression.ZSTD) is Compression.ZSTD
     assert Compression.named(None) is Compression.NONE
     for wrong in ("gzip", 7):
@@ -102,7 +102,7 @@ def test_codecs_have_names() -> None:
             Compression.named(wrong)  # type: ignore[arg-type]  # that is the point
 
 
-def test_libraries_load_when_they_are_needed() -> None:
+def test_codec_libraries_load_on_first_use() -> None:
     names = ("cramjam", "avro", "fastavro", "pydantic")
     script = f"import sys, anabranch; anabranch.connect; print([one for one in {names} if one in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

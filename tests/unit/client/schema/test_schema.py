@@ -105,7 +105,7 @@ PLAIN: list[tuple[Schema, Any, bytes]] = [
 
 
 @pytest.mark.parametrize(("schema", "value", "data"), PLAIN)
-def test_plain_values_are_written_as_java_does(schema: Schema, value: object, data: bytes) -> None:
+def test_plain_values_are_encoded_like_java(schema: Schema, value: object, data: bytes) -> None:
     """Scenario 92 of the V5 client."""
     assert schema.encode(value) == data
     assert schema.decode(data) == value
@@ -125,13 +125,13 @@ def test_plain_values_are_written_as_java_does(schema: Schema, value: object, da
         (Bytes(), "x"),
     ],
 )
-def test_what_does_not_fit_is_said_so(schema: Schema, value: object) -> None:
+def test_value_that_does_not_fit_raises_schema_mismatch(schema: Schema, value: object) -> None:
     with pytest.raises(SchemaMismatch):
         schema.encode(value)
 
 
 @pytest.mark.parametrize(("schema", "data"), [(String(), b"\xff"), (Int32(), b"123"), (Boolean(), b"")])
-def test_bytes_that_cannot_be_read(schema: Schema, data: bytes) -> None:
+def test_undecodable_bytes_raise_schema_mismatch(schema: Schema, data: bytes) -> None:
     with pytest.raises(SchemaMismatch):
         schema.decode(data)
 
@@ -145,7 +145,7 @@ def test_without_a_schema_a_message_is_bytes() -> None:
 
 @pytest.mark.parametrize("kind", [Json, Avro])
 @pytest.mark.parametrize("value", [ORDER, Node("a", Node("b")), Customer(name="Ann", age=3, home=Item("h"))])
-def test_records_make_the_round_trip(kind: type[Json] | type[Avro], value: object) -> None:
+def test_records_round_trip(kind: type[Json] | type[Avro], value: object) -> None:
     schema = kind(type(value))
     assert schema.decode(schema.encode(value)) == value
     assert str(schema) == f"{kind.__name__}({type(value).__name__})"
@@ -172,7 +172,7 @@ def test_the_definition_is_an_avro_record() -> None:
     assert Avro(Order).definition.type is SchemaType.AVRO
 
 
-def test_a_default_that_is_not_null_comes_first_in_its_union() -> None:
+def test_non_null_default_comes_first_in_its_union() -> None:
     @dataclass
     class Odd:
         size: int | None = 3
@@ -182,7 +182,7 @@ def test_a_default_that_is_not_null_comes_first_in_its_union() -> None:
     assert [schema.decode(schema.encode(Odd(size))) for size in (None, 4)] == [Odd(None), Odd(4)]
 
 
-def test_values_of_another_type_name_their_place() -> None:
+def test_type_error_names_the_field() -> None:
     wrong = Order(**{**ORDER.__dict__, "items": [Item(7)]})  # type: ignore[arg-type]  # that is the point
     for schema in (Json(Order), Avro(Order)):
         with pytest.raises(SchemaMismatch, match=r"Order\.items\[\]\.sku takes str, not int"):
@@ -196,23 +196,23 @@ def test_values_of_another_type_name_their_place() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[", b"[]", b"{}", b'{"sku": 3}', b'{"sku": "a", "count": "x"}', b"\xff"])
-def test_json_that_is_something_else(data: bytes) -> None:
+def test_json_of_another_shape_raises_schema_mismatch(data: bytes) -> None:
     with pytest.raises(SchemaMismatch):
         Json(Item).decode(data)
 
 
-def test_json_has_room_for_more_and_for_less() -> None:
+def test_json_ignores_extra_fields_and_uses_defaults() -> None:
     assert Json(Item).decode(b'{"sku": "a", "new": 1}') == Item("a", 1)
 
 
-def test_models_keep_their_own_rules() -> None:
+def test_pydantic_validation_applies() -> None:
     with pytest.raises(SchemaMismatch, match="age"):
         Json(Customer).decode(b'{"name": "Ann", "age": -1}')
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02", b"\xff" * 20, b"\x02a\x02more"])
 @pytest.mark.parametrize("library", ["fastavro", "avro"])
-def test_damaged_avro_is_said_so(data: bytes, library: str) -> None:
+def test_damaged_avro_raises_schema_mismatch(data: bytes, library: str) -> None:
     with pytest.raises(SchemaMismatch):
         avro_reader(record_shape(Item, is_json=False).avro, library=library)(data)
 
@@ -220,7 +220,7 @@ def test_damaged_avro_is_said_so(data: bytes, library: str) -> None:
 @pytest.mark.parametrize(
     "annotation", [int | str, set[int], dict[int, str], object, complex, list[Any], tuple[int, int]]
 )
-def test_what_avro_cannot_say_is_refused_at_once(annotation: Any) -> None:
+def test_types_that_avro_lacks_are_refused_at_once(annotation: Any) -> None:
     @dataclass
     class Odd:
         field: int
@@ -232,7 +232,7 @@ def test_what_avro_cannot_say_is_refused_at_once(annotation: Any) -> None:
         Avro(int)
 
 
-def test_old_versions_are_read_by_avros_rules() -> None:
+def test_old_versions_are_read_by_avro_resolution() -> None:
     """Scenario 93: the writer's definition decides how bytes are read, the reader's what comes out."""
     old = {
         "type": "record",
@@ -287,7 +287,7 @@ VALUES = st.builds(
 
 
 @given(VALUES)
-def test_both_libraries_and_both_forms_agree(order: Order) -> None:
+def test_both_avro_libraries_agree(order: Order) -> None:
     shape = record_shape(Order, is_json=False)
     written = {library: avro_writer(shape.avro, library=library)(shape.dump(order)) for library in ("fastavro", "avro")}
     assert written["fastavro"] == written["avro"]

@@ -34,7 +34,7 @@ def view(layout: Layout, incarnation: int = 0) -> TopicView:
     return TopicView(TOPIC, layout, incarnation)
 
 
-def test_a_layout_reads_back_as_it_was_sent() -> None:
+def test_layout_round_trips() -> None:
     layout = merge(split(Layout.initial(2, now_ms=5), 0, at_ms=7), 2, 3, at_ms=9)
     plan = pb.PlannedChange(
         operation_id="op",
@@ -56,7 +56,7 @@ def test_a_layout_reads_back_as_it_was_sent() -> None:
     assert seen.backing(layout.active[0]) == "segment://public/default/x/0000-7fff-4"
 
 
-def test_what_did_not_change_is_not_read_again() -> None:
+def test_unchanged_segments_are_reused() -> None:
     first = split(Layout.initial(2, now_ms=5), 0, at_ms=7)
     known = read_view(update(dag_of(first)), TOPIC)
     second = split(first, 1, at_ms=8)
@@ -68,12 +68,12 @@ def test_what_did_not_change_is_not_read_again() -> None:
 @pytest.mark.parametrize(
     ("name", "routing"), [("", RANGE_LOW16), ("murmur3-low16", RANGE_LOW16), ("murmur3-high16", RANGE_HIGH16)]
 )
-def test_the_half_of_the_hash_is_what_the_broker_says(name: str, routing: object) -> None:
+def test_ring_hash_is_taken_from_the_layout(name: str, routing: object) -> None:
     seen = read_view(update(dag_of(Layout.initial(2, now_ms=0), ring_hash=name or None)), TOPIC)
     assert seen.layout.routing == routing
 
 
-def test_what_is_no_layout_is_refused() -> None:
+def test_invalid_layout_is_refused() -> None:
     broken = dag_of(Layout.initial(2, now_ms=0))
     del broken.segments[0]
     for dag in (broken, pb.ScalableTopicDAG(epoch=0), dag_of(Layout.initial(1, now_ms=0), ring_hash="crc32")):
@@ -81,7 +81,7 @@ def test_what_is_no_layout_is_refused() -> None:
             read_view(update(dag), TOPIC)
 
 
-def test_a_regular_topic_is_a_synthetic_layout_whoever_builds_it() -> None:
+def test_regular_topic_has_the_same_synthetic_layout_from_both_sides() -> None:
     ours = synthetic_view(REGULAR, 3, 0)
     theirs = read_view(update(dag_of(ours.layout)), REGULAR)
     assert theirs.layout == ours.layout and theirs.topic == ours.topic == REGULAR
@@ -91,7 +91,7 @@ def test_a_regular_topic_is_a_synthetic_layout_whoever_builds_it() -> None:
     assert [(alone.lane(one), alone.backing(one)) for one in alone.layout.active] == [(-1, str(REGULAR))]
 
 
-def test_scenario_33_an_older_epoch_is_ignored_an_equal_one_counts() -> None:
+def test_scenario_33_older_epoch_is_ignored_equal_one_is_accepted() -> None:
     first = Layout.initial(1, now_ms=0)
     second = split(first, 0)
     layouts = LayoutFilter()
@@ -102,7 +102,7 @@ def test_scenario_33_an_older_epoch_is_ignored_an_equal_one_counts() -> None:
 
 
 @pytest.mark.parametrize("incarnation", [0, 1])
-def test_scenario_34_a_topic_made_again_is_another_one(incarnation: int) -> None:
+def test_scenario_34_recreated_topic_gets_a_new_generation(incarnation: int) -> None:
     layouts = LayoutFilter()
     layouts.accept(view(split(Layout.initial(1, now_ms=0), 0), incarnation))
     again = Layout.initial(1, now_ms=99)
@@ -110,7 +110,7 @@ def test_scenario_34_a_topic_made_again_is_another_one(incarnation: int) -> None
     assert layouts.view is not None and layouts.view.layout == again and layouts.view.generation == 1
 
 
-def test_a_migrated_topic_is_the_same_one_though_its_epoch_is_no_higher() -> None:
+def test_migrated_topic_keeps_its_generation() -> None:
     layouts = LayoutFilter()
     regular = synthetic_view(REGULAR, 2, 0)
     layouts.accept(regular)
@@ -119,7 +119,7 @@ def test_a_migrated_topic_is_the_same_one_though_its_epoch_is_no_higher() -> Non
     assert layouts.view is not None and layouts.view.generation == 0
 
 
-def test_partitions_grow_and_nothing_else_is_news() -> None:
+def test_only_added_partitions_make_a_new_view() -> None:
     layouts = LayoutFilter()
     assert layouts.accept(synthetic_view(REGULAR, 2, 0))
     assert not layouts.accept(synthetic_view(REGULAR, 2, 1))
