@@ -1,4 +1,4 @@
-"""Apache Pulsar's own broker for tests of the SDK: one process per test process, its log on failure."""
+"""Apache Pulsar's broker for tests of the SDK: one process per test process, its log on failure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarNode]:
         node.start(within_s=START_SECONDS)
         yield node
     finally:
-        node.kill9()  # an orderly end takes it ten seconds, and nobody reads its data again
+        node.kill9()  # an orderly stop takes ten seconds, and its data is not used again
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""Pulsar's own V5 client (Java, 5.0.0-M1) on our brokers: stream, queue and checkpoint while segments split and merge.
+"""Pulsar's V5 client (Java, 5.0.0-M1) on Anabranch brokers: all kinds of consumers during splits and merges.
 
-Two brokers, so that segments and controllers live on both. The Java client sends pipelined messages of one key out of
-order around a split (its retries are independent of each other), so order is checked on messages sent one by one; and
-it forgets a message now and then which its application then sends again (`V5Driver.pipe`).
+Two brokers, so that segments and controllers are on both. Around a split, the Java client sends pipelined messages of
+one key out of order, because its retries are independent of each other; order is checked on messages sent one by one.
+It also drops a message now and then, which its application then sends again (`V5Driver.pipe`).
 """
 
 from __future__ import annotations

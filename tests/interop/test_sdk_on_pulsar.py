@@ -1,7 +1,7 @@
-"""The SDK on Apache Pulsar's own broker (5.0.0-M1, standalone): regular topics, with and without partitions, and the
-stock wheel on the other end. Nothing here knows of what only Anabranch's broker understands.
+"""The SDK on Apache Pulsar's broker (5.0.0-M1, standalone): regular and partitioned topics, and the stock client.
 
-One broker for the whole file; every test has topics of its own. Those that kill or stop it come last and bring it back.
+Nothing here uses extensions of Anabranch. One broker for the whole file; every test has separate topics. Tests that
+kill or stop the broker come last and restart it.
 """
 
 from __future__ import annotations
@@ -890,7 +890,7 @@ async def test_sends_time_out_while_the_broker_is_silent(apache: PulsarNode, mad
                     await producer.send(b"through")
                     break
                 except TimedOut:
-                    continue  # every message has a second of its own
+                    continue  # each message has a different second
 
 
 async def test_producers_and_consumers_continue_after_kill9(sdk: Client, apache: PulsarNode, deduplicated: str) -> None:

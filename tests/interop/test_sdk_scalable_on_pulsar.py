@@ -1,8 +1,8 @@
-"""The SDK on scalable topics of Apache Pulsar's own broker (5.0.0-M1), as it speaks them: without our additions.
+"""The SDK on scalable topics of Apache Pulsar's broker (5.0.0-M1), without Anabranch's extensions.
 
-What M1 leaves to its clients is proved here: it hands out children beside their parents, forgets to announce the end of
-a sealed segment, names segments of migrated topics wrongly. One thing nobody can mend from outside: a segment that was
-sealed while writes were under way may stay fenced until it is unloaded. `arrived` does that.
+M1 leaves work to its clients: it assigns children together with their parents, does not always announce the end of a
+sealed segment, and sends wrong names for segments of migrated topics. One fault cannot be handled by a client: a
+segment that was sealed during writes may stay fenced until it is unloaded. `arrived` unloads it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.services.pulsar_broker import PulsarNode
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pulsar")]
 
 RETRY_DELAYS = 60.0
-STUCK = 6.0  # M1 looks for drained segments every two seconds; whoever waits longer waits for a fenced one
+STUCK = 6.0  # M1 looks for drained segments every two seconds; a longer wait means a fenced one
 KEYS = 20
 UNDER_WAY_MAX = 200
 """M1 never answers some of what was under way when a segment was sealed, and counts it against the connection for ever:
@@ -36,7 +36,7 @@ at 1,000 it stops reading from it, until the keep-alive ends the connection."""
 
 
 class Topic:
-    """A scalable topic in a namespace of its own, so that unloading it disturbs nobody else."""
+    """A scalable topic in a separate namespace, so that unloading it affects no other test."""
 
     def __init__(self, admin: Admin, namespace: str, local: str = "t") -> None:
         self.namespace = namespace
@@ -135,7 +135,7 @@ async def test_pipelined_sends_keep_keys_in_order_through_changes(
 
 
 async def test_reader_skips_an_empty_sealed_segment(sdk: Client, topic: Topic) -> None:
-    """Once it was unloaded, M1 refuses whoever wants to read such a segment from its beginning, without a reason and
+    """Once it was unloaded, M1 refuses to read such a segment from its beginning, without a reason and
     for ever (NoSuchElementException in its log). Its end it can tell, but only to readers: new subscriptions from the
     earliest message find no way in there."""
     await topic.split()

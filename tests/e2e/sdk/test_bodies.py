@@ -1,4 +1,4 @@
-"""Compressed messages and messages in chunks: the SDK with itself and with the stock client, both ways."""
+"""Compressed and chunked messages: the SDK with itself and with the stock client, in both directions."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_large_message_without_chunking_is_refused_alone(sdk: Client, topi
 
 
 async def test_queue_consumers_share_chunked_messages(sdk: Client, topic: str) -> None:
-    """Every message goes to one of them, whole; nobody waits for what another one has."""
+    """Every message goes to one consumer, complete; none waits for chunks that another one has."""
     values = [os.urandom(6_000_000 + n) for n in range(12)]
     async with (
         sdk.queue_consumer(topic, subscription="s", prefetch=8) as one,

@@ -1,4 +1,4 @@
-"""The SDK with two brokers: redirects, and the death of the one that serves."""
+"""The SDK with two brokers: redirects, and a crash of the broker that serves the topic."""
 
 from __future__ import annotations
 

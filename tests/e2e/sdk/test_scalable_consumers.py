@@ -1,4 +1,4 @@
-"""The SDK's consumers on scalable topics while brokers are killed: the leader of the topic, the owners of segments."""
+"""The SDK's consumers on scalable topics while brokers are killed: the topic's controller, and owners of segments."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_scenario_53_consumers_survive_killed_brokers_and_controller(tmp_p
                     assert {key: sorted(numbers) for key, numbers in firsts.items()} == expected
                 else:
                     assert firsts == expected, kind
-            # A reader holds its own position: nothing comes twice, whoever dies.
+            # A reader keeps its position itself: nothing is repeated when a broker dies.
             assert watchers["checkpoint"].by_key == expected
             reader = watchers["checkpoint"].consumer
             assert isinstance(reader, CheckpointConsumer)

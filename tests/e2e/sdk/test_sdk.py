@@ -1,4 +1,4 @@
-"""The SDK against a real broker in a process of its own."""
+"""The SDK against a real broker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDK where clients sign in: tokens, permissions, TLS."""
+"""The SDK with authentication: tokens, permissions, TLS."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_tls_is_checked_and_carries_messages(broker: Broker, authority: Au
     token = token_of("root")
     with pytest.raises(TimedOut) as caught:
         await anabranch.connect(secure, token=token, operation_timeout=3)
-    assert "certificate" in caught.value.reason.lower(), "nobody vouches for it"
+    assert "certificate" in caught.value.reason.lower(), "no trusted certificate signed it"
     trusting = ssl.create_default_context(cafile=str(authority.path))
     async with (
         anabranch.connect(secure, token=token, tls=trusting) as client,
@@ -147,7 +147,7 @@ async def test_expired_token_is_renewed_on_the_open_connection(broker: Broker) -
         await producer.send(b"after", timeout=10)
         message = await consumer.receive(timeout=10)
         assert message is not None
-        assert await client._pool.connection() is connection, "nobody had to connect again"
+        assert await client._pool.connection() is connection, "no new connection"
 
 
 async def test_failing_token_supplier_is_retried(broker: Broker) -> None:

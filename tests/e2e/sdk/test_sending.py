@@ -1,4 +1,4 @@
-"""What can be said with a message, and who may produce: delays, times, access modes, credits."""
+"""Options of sending, and access modes of producers: delays, times, exclusive producers, credits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch.testing` as its users meet it: the fixture by name, the context manager, light imports, clear errors."""
+"""`anabranch.testing` as users see it: the fixture by name, the context manager, light imports, clear errors."""
 
 from __future__ import annotations
 

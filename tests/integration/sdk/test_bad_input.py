@@ -1,4 +1,4 @@
-"""What cannot be sent or dialled is told to whoever asked for it and to nobody else: others of its batch go out."""
+"""Invalid input raises an error for its caller only; other messages of the batch are sent."""
 
 from __future__ import annotations
 

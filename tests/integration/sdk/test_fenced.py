@@ -1,4 +1,4 @@
-"""A stream consumer against a broker that refuses its assignment: what it says, and what it does then."""
+"""A stream consumer against a broker that refuses its assignment."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Seals as brokers without our additions tell them: the producer is refused, closed, or told by the layout first. The
-test plays the broker; what must hold is the order in which messages reach the children."""
+"""Seals by brokers without Anabranch's extensions: the producer is refused or closed, or the layout arrives first.
+
+The test plays the broker, and checks the order in which messages reach the children.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class Stage:
         self.stored: dict[str, list[str]] = {}
         self.layout = FIRST
         self.refusals: list[pb.ServerError] = []  # errors that children are refused with, last one first
-        self.is_slow = False  # whoever asks for PRODUCER answers it
+        self.is_slow = False  # the test answers PRODUCER itself
 
     async def next(self, *wanted: int) -> ReceivedCommand:
         """The next command of these kinds; lookups of the layout and producers are answered on the way."""
@@ -130,7 +132,7 @@ async def test_receipts_after_close_producer_count(
     broker: FakeBroker, sdk: Client, followed_by: str, answered: int
 ) -> None:
     """Pulsar 5.0.0-M1 under load: it seals, closes the producer, refuses what came later - and only then says which of
-    the earlier ones it has stored. Whoever does not listen any more stores them twice."""
+    the earlier ones it has stored. A client that no longer listens stores them twice."""
     stage = Stage(broker)
     opening = asyncio.ensure_future(_opened(sdk))
     await stage.next(BaseCommand.PRODUCER)
@@ -172,8 +174,8 @@ async def test_late_receipts_count_until_the_message_is_resent(
     is_too_late: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The layout may be there before the receipts are. Whoever is slower than the children stores twice; the log says
-    what."""
+    """The layout may arrive before the receipts. Messages whose receipts arrive after the children opened are stored
+    twice; the log says which."""
     stage = Stage(broker)
     opening = asyncio.ensure_future(_opened(sdk, batching=batching))
     await stage.next(BaseCommand.PRODUCER)

@@ -1,4 +1,4 @@
-"""The watch of a topic's layout against a broker that the test plays."""
+"""`LayoutWatch` against a broker that the test plays."""
 
 from __future__ import annotations
 

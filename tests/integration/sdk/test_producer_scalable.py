@@ -1,4 +1,4 @@
-"""Producing to scalable topics of a real broker: basics, sequence ids, splits and merges under way."""
+"""Producing to scalable topics of a real broker: basics, sequence ids, running splits and merges."""
 
 from __future__ import annotations
 

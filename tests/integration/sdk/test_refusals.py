@@ -1,5 +1,7 @@
-"""What a broker may refuse a producer or consumer with when it is opened, and what becomes of that: every number of the
-wire at every question. What passes by itself is asked again within the operation timeout; the rest is told at once."""
+"""Errors of a broker while a producer or consumer is opened: every error number at every request.
+
+Temporary errors are retried within the operation timeout; the others are raised at once.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ LOOKING = (
     BaseCommand.SUBSCRIBE,
     BaseCommand.FLOW,
 )
-BUSY = {ServerError.ProducerBusy, ServerError.ConsumerBusy}  # passes, too, but whoever opens it should hear of it
+BUSY = {
+    ServerError.ProducerBusy,
+    ServerError.ConsumerBusy,
+}  # temporary, too, but raised when a producer or consumer is opened
 
 
 @pytest.fixture
@@ -61,7 +66,7 @@ async def sdk(broker: FakeBroker) -> AsyncIterator[Client]:
 
 
 async def welcome(broker: FakeBroker) -> None:
-    """Whoever asks is let in."""
+    """Accepts every request."""
     while True:
         received = await broker.expect(
             BaseCommand.PRODUCER, BaseCommand.SUBSCRIBE, BaseCommand.FLOW, BaseCommand.CLOSE_CONSUMER

@@ -1,5 +1,7 @@
-"""What an application sees when an operator seeks its subscription while it reads: of every key the old tail, as far as
-it was handed out, and then everything from the seek on, in order. Against a real node in this process."""
+"""An operator seeks a subscription while an application reads it, against a real node in this process.
+
+For every key the application sees the old messages that were handed out, then everything after the seek, in order.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ async def test_messages_buffered_before_a_rewind_are_dropped(world: World, hande
 
 
 async def test_two_consumers_see_one_order_after_a_rewind(world: World) -> None:
-    """Whoever of them gets a message, nobody gets a later one of its key before it."""
+    """No consumer gets a later message of a key before an earlier one was handed out by any of them."""
     await branched(world)
     found: list[str] = []
 

@@ -128,7 +128,7 @@ async def test_acked_message_leaves_the_backlog(world: World) -> None:
         assert (consumer.topic, consumer.subscription, consumer.name) == (TOPIC, "s", "me")
         await world.publish(1)
         (message,) = await received(consumer, 1)
-        assert message.topic == TOPIC, "segments are nobody's business"
+        assert message.topic == TOPIC, "segments are not visible"
         assert message.redelivery_count == 0
         assert MessageId.from_bytes(message.id.to_bytes()) == message.id
         await consumer.ack(message)
@@ -320,7 +320,7 @@ async def test_segment_moves_after_the_release_timeout(world: World) -> None:
 
 
 async def test_consumer_back_within_grace_period_keeps_its_segments(world: World) -> None:
-    """Scenarios 48, 50: connections are cut; delivery goes on, nobody else is disturbed."""
+    """Scenarios 48, 50: connections are cut; delivery continues, and other consumers are not affected."""
     await world.create(4)
     async with (
         world.client.stream_consumer(TOPIC, subscription="s", start="earliest", name="a") as first,
@@ -344,7 +344,7 @@ async def test_consumer_back_within_grace_period_keeps_its_segments(world: World
 
 
 async def test_fenced_segment_is_detached_until_assigned_again(world: World) -> None:
-    """The segment was given away and the consumer has not heard of it: it does not fail, and does not knock."""
+    """The segment was reassigned before the consumer got the assignment: it neither fails nor retries."""
     await world.create(2)
     async with world.client.stream_consumer(TOPIC, subscription="s", name="a") as consumer:
         await world.publish(24)
@@ -678,7 +678,7 @@ async def test_group_shares_segments_and_reads_children_of_finished_ones(world: 
 
 
 async def test_group_continues_from_reported_progress_without_a_store(world: World) -> None:
-    """What they have reported with `saved` comes back with the segments, whoever has them next."""
+    """Progress reported with `saved` is part of the assignment of the next member."""
     await world.create(2)
     await world.publish(24)
 
@@ -761,7 +761,7 @@ async def test_after_the_grace_period_the_survivor_has_all_segments(tmp_path: Pa
         async with anabranch.connect(node.service_url, connection=QUICK) as other:
             lost = await other.stream_consumer(TOPIC, subscription="s", name="b")
             await until(lambda: len(lanes(lost)) == 2 and len(lanes(survivor)) == 2)
-            await lost._tasks.close()  # as if its process hung: no farewell, no session any more
+            await lost._tasks.close()  # as if its process hung: no LEAVE, no session
             for one in lost._sessions.values():
                 assert one.controller_session is not None
                 await one.controller_session._hang_up()

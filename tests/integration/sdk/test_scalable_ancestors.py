@@ -70,7 +70,7 @@ async def test_fast_splits_with_backlog_keep_keys_in_order(world: World) -> None
     await world.publish(60)
     await world.split(9)
     await world.publish(60)
-    await until(lambda: len(acknowledged) >= len(world.all))  # nobody acknowledges through a closed consumer
+    await until(lambda: len(acknowledged) >= len(world.all))  # a closed consumer cannot acknowledge
     for consumer in consumers:
         await consumer.close()
     await asyncio.gather(*reading)

@@ -1,5 +1,6 @@
 """Bulk calls on scalable topics, against a real node in this process: while segments are split and merged, every key
-stays in order, nothing is lost or doubled, and batches are acknowledged as a whole."""
+stays in order, nothing is lost or repeated, and batches are acknowledged as a whole.
+"""
 
 from __future__ import annotations
 

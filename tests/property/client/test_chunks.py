@@ -1,4 +1,4 @@
-"""Messages in chunks under any mixture of producers, resends, acks and reconnects: everything is handed out, whole."""
+"""Chunked messages under any mixture of producers, resends, acks and reconnects: all are delivered, complete."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Lane and intake against a model of the broker: any order of receipts, losses and batch borders keeps order and loses
-nothing."""
+"""`SegmentProducerState` and `SegmentConsumerState` against a model of the broker: any order of receipts, losses and
+batch bounds keeps order and loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +164,7 @@ class IntakeWorld:
                 case Ack():
                     self.said.append(effect)
                 case Redeliver(ids):
-                    self.hear_acks(len(self.said))  # one connection: what was said before is heard before
+                    self.hear_acks(len(self.said))  # one connection: earlier commands arrive earlier
                     for one in ids:
                         if one.entryId in self.pending:
                             self.pending.remove(one.entryId)
@@ -278,4 +279,4 @@ def test_segment_consumer_delivers_everything_once(
     assert world.state.is_clean
     expected = {(n, index) for n, size in enumerate(sizes) for index in (range(size) if size else [-1])}
     assert {(one.entry, one.batch_index) for one in world.handed} == expected
-    assert all(count <= 1 + world.nacked[one] for one, count in world.handed.items()), "nobody asked for it again"
+    assert all(count <= 1 + world.nacked[one] for one, count in world.handed.items()), "delivered again without a nack"

@@ -1,7 +1,7 @@
-"""Checkpoint reading and stream holdings under random structure changes, against models.
+"""`SegmentTraversal` and `AssignmentReconciler` under random splits, merges and deletions, against models.
 
-The oracle of reading: whatever is split, merged and collected, and wherever the run stops, what was handed out before
-the checkpoint and after it is everything, exactly once, and every key in its order.
+Oracle: wherever a run stops, the messages handed out before and after the checkpoint are all messages, exactly once,
+and every key is in order.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def test_group_member_reads_assigned_segments() -> None:
 
 
 class HoldingsWorld:
-    """A consumer that attaches and detaches as told, with answers that come at any time."""
+    """A consumer that performs the effects, with answers at any time."""
 
     def __init__(self) -> None:
         self.reconciler = AssignmentReconciler()

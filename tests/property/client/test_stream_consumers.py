@@ -1,9 +1,9 @@
-"""Stream consumers and the controller's own machine together, under random changes of structure and membership.
+"""Stream consumers together with the controller's state machine, under random changes of layout and membership.
 
-The controller is the real `GroupState`, the consumers are the real `AssignmentReconciler` and `CumulativeAckLog`; the
+The controller is the real `GroupState`, the consumers are the real `AssignmentReconciler` and `CumulativeAckLog`. The
 segments are a model with one reader each and a durable position. Oracle: every message is handed out exactly once,
-every key in its order over all consumers – through splits, merges, joins, farewells, cut sessions and changes of the
-leader, with pushes that come as late as they like. Deadlines never pass here: it has to come to rest without them.
+every key in order over all consumers, through splits, merges, joins, leaves, lost sessions and changes of the leader,
+with assignments that arrive late. Deadlines never pass here: the group must come to rest without them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Member:
     wanted: set[int] = field(default_factory=set)  # to be attached as soon as the former reader is gone
     closing: set[int] = field(default_factory=set)
     connection: int | None = None
-    is_fresh: bool = False  # registered, and not yet told anything
+    is_fresh: bool = False  # registered, without an assignment yet
     pushes: deque[Push] = field(default_factory=deque)
     handed: list[tuple[int, int, MessageId]] = field(default_factory=list)  # number, segment, id: not acknowledged
 
@@ -68,7 +68,7 @@ class StreamWorld:
         self.acked: dict[int, int] = defaultdict(int)  # segment -> so many, durable
         self.reader: dict[int, str] = {}  # segment -> who is attached: one
         self.members: dict[str, Member] = {}
-        self.order: dict[int, list[int]] = defaultdict(list)  # key -> numbers, as handed out, whoever got them
+        self.order: dict[int, list[int]] = defaultdict(list)  # key -> numbers as handed out, over all consumers
         self.stored: GroupRecord | None = None
         self.stamp: int | None = None
         self.connections = 0
@@ -100,7 +100,7 @@ class StreamWorld:
                     case AskDrained(segment_ids):
                         ahead.extend(draining.Drained(one) for one in segment_ids if self.is_drained(one))
                     case _:
-                        pass  # deadlines: nobody here is late for ever
+                        pass  # deadlines never pass here
 
     def is_drained(self, segment_id: int) -> bool:
         layout = self.topic.layout
@@ -129,7 +129,7 @@ class StreamWorld:
             self.tell(Disconnected(connection))
 
     def leave(self, member: Member) -> None:
-        """A farewell: everything is acknowledged, then closed, then said."""
+        """A consumer leaves: everything is acknowledged, then closed, then reported."""
         if len(self.members) > 1 and member.connection is not None:
             self.acknowledge(member, len(member.handed))
             self.reader = {one: name for one, name in self.reader.items() if name != member.name}

@@ -1,5 +1,8 @@
-"""A broker's side of the wire that a test plays by hand: commands come out of it, frames go in. For what a real broker
-does too rarely: layouts that overtake each other, refusals after a success, connections cut between two frames."""
+"""A broker that a test plays by hand: received commands come out, frames go in.
+
+For events that are rare with a real broker: layouts out of order, errors after a success, connections lost between
+two frames.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ class FakeBroker:
         await self._server.wait_closed()
 
     def cut(self) -> None:
-        """All connections that there are; a client that leaves has nobody to wait for then."""
+        """Abort all connections, so that a client that closes waits for no answer."""
         for connection in self._lines:
             connection.cut()
 

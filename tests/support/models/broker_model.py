@@ -1,8 +1,10 @@
-"""A broker as a model for consumers, in memory: the real SDK dials it on a simulated loop, and a test says at which
-command what happens to it. Segments store entries, cursors have acks down to single messages, consumers have permits;
-one topic that may be split once, handed out as our controller does it or as Apache Pulsar's (5.0.0-M1) does.
+"""Model of a broker for consumers, in memory. The real SDK connects to it on a simulated loop, and a test chooses at
+which command a fault happens.
 
-What it checks by itself: nobody is granted more than the prefetch, and at rest the permits of both sides agree.
+Segments store entries, cursors have individual acks, consumers have permits. There is one topic that may be split
+once. Segments are assigned like Anabranch's controller does it, or like Apache Pulsar's (5.0.0-M1).
+
+The model checks that no consumer grants more permits than its prefetch, and that at rest both sides agree on permits.
 """
 
 from __future__ import annotations
@@ -135,7 +137,7 @@ class ConsumerWorld:
         self.generation = 1
         self.received = 0  # commands
         self.events: dict[int, list[Callable[[], None]]] = {}  # what happens before which command is looked at
-        self.mishaps: list[dict[str, Any]] = []  # what went wrong where nobody waited
+        self.mishaps: list[dict[str, Any]] = []  # errors of tasks that are not awaited
         self.is_deaf_to_acks = False  # acks are taken, their answers lost
 
     # -- the topic
@@ -274,7 +276,7 @@ class ConsumerWorld:
         )
 
     def _segment_release(self, connection: ModelConnection, body: Any) -> None:
-        pass  # there is nobody else to have it
+        pass  # there is no other consumer
 
     def _scalable_topic_leave(self, connection: ModelConnection, body: Any) -> None:
         self.registrations.pop((connection, body.consumer_id), None)
@@ -401,7 +403,7 @@ TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class WiredLoop(SimulatedLoop):
-    """Whoever dials, reaches the world."""
+    """Connects every dial to the model."""
 
     world: ConsumerWorld
     turns = 0
@@ -414,7 +416,7 @@ class WiredLoop(SimulatedLoop):
         super()._run_once()  # type: ignore[misc]  # where every step of every task is taken
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Nobody would hear of it otherwise."""
+        """Otherwise the error would be lost."""
         super().call_exception_handler(context)
         self.world.mishaps.append(context)
 

@@ -1,4 +1,4 @@
-"""A scalable topic as a model for tests: a layout that changes, and messages of keys in its segments."""
+"""Model of a scalable topic: a layout that changes, and messages with keys in its segments."""
 
 from __future__ import annotations
 

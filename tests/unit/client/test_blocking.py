@@ -1,4 +1,4 @@
-"""The SDK's two faces have the same names and parameters, and importing the package stays cheap."""
+"""The asyncio and the blocking client have the same names and parameters, and importing the package is cheap."""
 
 from __future__ import annotations
 

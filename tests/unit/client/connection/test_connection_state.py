@@ -1,4 +1,4 @@
-"""The client's side of a connection: bytes and ticks in, events out."""
+"""State machine of a client connection: bytes and ticks in, events out."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_answers_in_any_order_match_their_requests() -> None:
     failed, answered = events
     assert isinstance(failed, Failed) and isinstance(failed.error, TopicNotFound) and failed.request_id == second
     assert isinstance(answered, Answered) and answered.request_id == first
-    assert connection.feed(replies.success(first), 0.0) == [], "a second answer belongs to nobody"
+    assert connection.feed(replies.success(first), 0.0) == [], "a second answer is ignored"
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])

@@ -1,4 +1,4 @@
-"""When a lane or an intake is attached again: at once after a word of the moment, then with pauses that grow."""
+"""Reconnecting: at once after a temporary refusal, then with growing delays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a seek of the subscription means for what a consumer holds: all of it is void, whatever it was doing."""
+"""A seek of the subscription discards all held segments, in any state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_seek_discards_all_segments_without_waiting() -> None:
 
 
 def test_missed_seek_is_found_in_the_next_assignment() -> None:
-    """Assignments are complete: one that was overtaken on the way is not told."""
+    """Assignments are complete, so a superseded one need not arrive."""
     reconciler = holding(1, 2)
     assert reconciler.assigned([0, 2], generation=6, epoch=1, void_below=5) == [
         Discard(1),
@@ -51,7 +51,7 @@ def test_segments_are_discarded_once_per_seek() -> None:
     reconciler = holding(1)
     reconciler.assigned([1], generation=6, epoch=1, void_below=5)
     assert reconciler.assigned([1, 2], generation=7, epoch=1, void_below=5) == [Attach(2)]
-    assert reconciler.assigned([1], generation=6, epoch=1, void_below=5) is None, "an older one, told late"
+    assert reconciler.assigned([1], generation=6, epoch=1, void_below=5) is None, "an older one that arrives late"
 
 
 def test_acks_before_a_discard_are_never_sent() -> None:

@@ -1,4 +1,4 @@
-"""Messages of an entry as bits: what a cumulative ack covers, and how acks say what is left."""
+"""Messages of an entry as bits: what a cumulative ack covers, and the ack set of partial acks."""
 
 from __future__ import annotations
 

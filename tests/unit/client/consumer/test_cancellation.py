@@ -1,8 +1,8 @@
-"""Cancelled at any moment: the application's task is cancelled before every single turn of the event loop in its life,
-one run for each. The real SDK on a model of the broker, in simulated time.
+"""The task of an application is cancelled before every turn of the event loop, one run for each turn. The real SDK on
+a model of the broker, in simulated time.
 
-What must hold: the cancellation comes through, and when the application has left its `async with`, or cut short even
-that, no task, timer, connection, consumer, producer, session or watch is left, here and at the broker.
+The cancellation must come through. When the application has left its `async with`, or was cancelled there too, no
+task, timer, connection, consumer, producer, session or watch is left, in the client and at the broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Message ids and checkpoints as bytes: the layouts are written down here, byte by byte, and must never change."""
+"""Message ids and checkpoints as bytes. The formats are written down here byte by byte and must never change."""
 
 from __future__ import annotations
 

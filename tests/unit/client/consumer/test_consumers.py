@@ -1,9 +1,9 @@
-"""Stream, queue and checkpoint consumers when something happens at any moment: the real SDK on a model of the broker
-(`tests.support.models.broker_model`), every command of the conversation in turn as the moment of the trouble.
+"""Stream, queue and checkpoint consumers with a fault at any moment: the real SDK on a model of the broker
+(`tests.support.models.broker_model`), with a fault at every command of the conversation in turn.
 
-What must hold each time: every message is handed out, and once (the model has no other consumer, and the SDK knows what
-it holds and what it acknowledged); keys in their order; never more permits than the prefetch; afterwards everything is
-acknowledged at the broker, and no task, timer, consumer or connection is left.
+Each time, every message is handed out exactly once (the model has no other consumer, and the SDK knows what it holds
+and has acknowledged). Keys are in order, permits never exceed the prefetch, and finally everything is acknowledged at
+the broker and no task, timer, consumer or connection is left.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def run(story: Story, trouble: str, moment: int) -> None:
     story.world.events.setdefault(moment, []).append(lambda: event(story.world))
     if trouble == "cut twice":
         story.world.events.setdefault(moment + 4, []).append(story.world.cut)
-    if trouble == "answers lost":  # nobody hears of an answer until the connection is gone, too
+    if trouble == "answers lost":  # a lost answer is noticed only when the connection ends
         story.world.events.setdefault(moment + 6, []).append(lambda: recovered(story.world))
     try:
         run_wired(story.world, play(story))

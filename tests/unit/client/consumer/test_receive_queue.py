@@ -1,4 +1,4 @@
-"""The queue of a consumer: channels have their turns, order within one stays, held ones wait."""
+"""The receive queue: sources take turns, order within a source is kept, held sources wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When messages of a queue come back, and where dead letters go."""
+"""When messages of a queue consumer are redelivered, and where dead letters go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages in chunks: cut by the lane, put together by the intake, acknowledged and given back as one."""
+"""Chunked messages: cut by the producer, assembled by the consumer, acknowledged and redelivered as one."""
 
 from __future__ import annotations
 
@@ -142,11 +142,11 @@ def test_segment_producer_stops_without_credits() -> None:
     lane.opened(credits=Credits(10_000, 2))
     sent = [one for n in range(4) for one in lane.append(OutgoingMessage(n, b"x")) if isinstance(one, Transmit)]
     assert [one.entry.first for one in sent] == [0, 1]
-    assert [one for one in lane.receipt(0, 5, 0) if isinstance(one, Transmit)] == [], "no room came back with it"
+    assert [one for one in lane.receipt(0, 5, 0) if isinstance(one, Transmit)] == [], "it returned no credits"
     lane.credited(len(sent[0].entry.data), 1)
     assert [one.entry.first for one in lane.receipt(1, 5, 1) if isinstance(one, Transmit)] == [2]
     effects = lane.refused(2, refusal(pb.NotAllowedError, "no"))
-    assert [one.entry.first for one in effects if isinstance(one, Transmit)] == [3], "a refusal gives room back, too"
+    assert [one.entry.first for one in effects if isinstance(one, Transmit)] == [3], "a refusal returns credits, too"
 
 
 # --------------------------------------------------------------------------------------------------- putting together
@@ -280,7 +280,7 @@ def test_incomplete_message_is_assembled_after_a_reconnect() -> None:
 
 
 def test_ack_after_reconnect_stops_before_incomplete_messages() -> None:
-    """Lost again before the beginning has come again: were it acknowledged, nobody would ever have the message."""
+    """Detached again before the first chunk was redelivered: if it were acknowledged, the message would be lost."""
     value = os.urandom(3000)
     entries = cut(value)
     state = opened()
@@ -302,7 +302,7 @@ def test_ack_after_reconnect_stops_before_incomplete_messages() -> None:
 
 
 def test_first_chunk_that_is_not_redelivered_releases_acks() -> None:
-    """It was trimmed, or somebody moved the subscription while we were away."""
+    """It was trimmed, or the subscription was moved while the consumer was detached."""
     state = opened()
     state.delivered(body(0), cut(os.urandom(3000))[0].data)
     (message,) = delivered(state.delivered(body(1), build_entry(b"x")))

@@ -1,4 +1,4 @@
-"""Bodies packed and opened: every codec, small ones, incompressible ones, damaged ones, bombs."""
+"""Compressed bodies: every codec, small, incompressible and damaged bodies, decompression bombs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_body_with_other_size_than_stated_is_a_bad_entry(kind: Compression, prom
 
 @pytest.mark.parametrize("kind", CODECS)
 def test_decompression_bomb_is_refused(kind: Compression) -> None:
-    """Neither one that says how large it is, nor one that lies about it: the room is what was promised."""
+    """Refused with a true and with a false size, because only the stated size is allocated."""
     _, body = packed(bytes(32 << 20), kind)
     with pytest.raises(BadEntry, match="more than the 1000"):
         unpacked(described(kind, 32 << 20), body, bytes_max=1000)

@@ -1,4 +1,4 @@
-"""Schemas: values to bytes and back, definitions, what does not fit."""
+"""Schemas: values to bytes and back, definitions, mismatches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client makes of the layouts it is sent, and which of them count."""
+"""Layouts as a client receives them, and which of them are accepted."""
 
 from __future__ import annotations
 
