@@ -17,7 +17,6 @@ GOALS = {
     "metadata-zk-bulk-read": "≥ 5",
     "metadata-etcd-bulk": "≥ 3",
     "metadata-oxia-pipelined": "≥ 5",
-    "metadata-cache-get": "≤ 5",
 }
 
 
