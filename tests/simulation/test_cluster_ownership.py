@@ -20,11 +20,11 @@ def run(seed: int) -> ClusterWorld:
 
 
 @pytest.mark.parametrize("span", seeds(500, 5))
-def test_never_two_owners_and_always_one_again(span: range) -> None:
+def test_slots_never_have_two_owners_and_get_one_again(span: range) -> None:
     for seed in span:
         run(seed)
 
 
 @pytest.mark.skipif("ANABRANCH_SEED" not in os.environ, reason="for replaying one seed")
-def test_one_seed_with_its_story() -> None:
+def test_one_seed_with_its_log() -> None:
     print("\n".join(run(int(os.environ["ANABRANCH_SEED"])).lines))

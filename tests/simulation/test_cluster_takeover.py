@@ -19,11 +19,11 @@ def run(seed: int) -> ClusterWorld:
 
 
 @pytest.mark.parametrize("span", seeds(500, 5))
-def test_whoever_takes_over_finds_all_that_was_confirmed(span: range) -> None:
+def test_takeover_finds_everything_that_was_confirmed(span: range) -> None:
     for seed in span:
         run(seed)
 
 
 @pytest.mark.skipif("ANABRANCH_SEED" not in os.environ, reason="for replaying one seed")
-def test_one_seed_with_its_story() -> None:
+def test_one_seed_with_its_log() -> None:
     print("\n".join(run(int(os.environ["ANABRANCH_SEED"])).lines))

@@ -144,7 +144,7 @@ def test_kill_of_the_owner_under_load(cluster: ClusterProcesses, client: pulsar.
     assert cluster.log_complaints() == []
 
 
-def test_what_was_acknowledged_stays_so(cluster: ClusterProcesses, client: pulsar.Client, topic: str) -> None:
+def test_acknowledged_messages_stay_acknowledged(cluster: ClusterProcesses, client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub", pulsar.ConsumerType.Shared, initial_position=EARLIEST)
     producer = client.create_producer(topic)
     for number in range(100):
@@ -185,8 +185,8 @@ def test_no_duplicates_with_deduplication(cluster: ClusterProcesses, client: pul
     sender.start()
 
     def go_on() -> None:
-        floor = (sender.acknowledged[-1][1] if sender.acknowledged else 0) + 200
-        cluster.until(lambda: bool(sender.acknowledged) and sender.acknowledged[-1][1] > floor, "no receipts")
+        least = (sender.acknowledged[-1][1] if sender.acknowledged else 0) + 200
+        cluster.until(lambda: bool(sender.acknowledged) and sender.acknowledged[-1][1] > least, "no receipts")
 
     for _ in range(2):
         go_on()
@@ -231,7 +231,7 @@ class Other(pulsar.schema.Record):  # type: ignore[misc]  # as above
     celsius = pulsar.schema.Array(pulsar.schema.String())
 
 
-def test_schemas_come_along(cluster: ClusterProcesses, client: pulsar.Client, topic: str) -> None:
+def test_schemas_survive_a_takeover(cluster: ClusterProcesses, client: pulsar.Client, topic: str) -> None:
     schema = pulsar.schema.AvroSchema(Reading)
     client.create_producer(topic, schema=schema).send(Reading(celsius=1.5))
     path = f"/admin/v2/schemas/{topic.partition('://')[2]}/schema"
@@ -244,7 +244,7 @@ def test_schemas_come_along(cluster: ClusterProcesses, client: pulsar.Client, to
         client.create_producer(topic, schema=pulsar.schema.AvroSchema(Other))
 
 
-def test_delayed_messages_come_along(cluster: ClusterProcesses, client: pulsar.Client, topic: str) -> None:
+def test_delayed_messages_survive_a_takeover(cluster: ClusterProcesses, client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub", pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic)
     due = time.time() + 6.0
@@ -319,21 +319,21 @@ def test_unload_under_load(cluster: ClusterProcesses, client: pulsar.Client, top
 # -- a broker that was away
 
 
-def test_a_frozen_broker_gives_up_and_joins_again(cluster: ClusterProcesses, client: pulsar.Client, topic: str) -> None:
-    client.subscribe(topic, "keeps").close()  # a sweep drops what nobody needs
+def test_frozen_broker_steps_down_and_joins_again(cluster: ClusterProcesses, client: pulsar.Client, topic: str) -> None:
+    client.subscribe(topic, "keeps").close()  # a sweep drops data without a subscription
     producer = client.create_producer(topic, send_timeout_millis=0)
     producer.send(b"before")
     owner = cluster.owner(topic)
     pid, lives = owner.pid, owner.lives
     owner.freeze()
-    cluster.until(lambda: cluster.owner(topic, by=other_than(cluster, owner)) is not owner, "nobody took over")
+    cluster.until(lambda: cluster.owner(topic, by=other_than(cluster, owner)) is not owner, "no broker took over")
     elsewhere = new_client(other_than(cluster, owner).service_url)
     fresh = elsewhere.create_producer(topic)
     fresh.send(b"meanwhile")
     owner.thaw()
     cluster.until(lambda: owner.lives > lives, "it does not join again")
     assert "another broker has taken over; restarting to join again" in owner.log_tail()
-    assert (owner.is_alive, owner.pid) == (True, pid), "whoever watches the process sees one"
+    assert (owner.is_alive, owner.pid) == (True, pid), "a process manager sees one process"
     producer.send(b"after")
     reader = elsewhere.create_reader(topic, pulsar.MessageId.earliest)
     assert [reader.read_next(10_000).data() for _ in range(3)] == [b"before", b"meanwhile", b"after"]

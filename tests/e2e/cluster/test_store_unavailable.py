@@ -29,7 +29,7 @@ TOPIC = "persistent://public/default/{}"
 
 
 class Proxied:
-    """Two brokers, each with a way to the store of its own."""
+    """Two brokers, each with a separate connection to the store."""
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         server = services.shared("zk")
@@ -58,7 +58,7 @@ def proxied(tmp_path: Path) -> Iterator[Proxied]:
         yield Proxied(stack, tmp_path)
 
 
-async def test_a_broker_that_is_cut_off_confirms_nothing_once_another_serves(proxied: Proxied) -> None:
+async def test_disconnected_broker_confirms_nothing_after_takeover(proxied: Proxied) -> None:
     cluster = proxied.cluster
     first, second = cluster.brokers["b1"], cluster.brokers["b2"]
     topic = proxied.topic_of("b1")
@@ -74,7 +74,7 @@ async def test_a_broker_that_is_cut_off_confirms_nothing_once_another_serves(pro
         producer.send(b"2")
         owner = cluster.owner(topic, by=second)
         assert owner is first or time.monotonic() - began > SURE_S, "it goes on while it may"
-        cluster.until(lambda: cluster.owner(topic, by=second) is second, "nobody took over")
+        cluster.until(lambda: cluster.owner(topic, by=second) is second, "no broker took over")
         raw.send(0, b"never")
         await raw.wait_closed(30)
         assert not any(one.kind == BaseCommand.SEND_RECEIPT for one in raw.take_all())
@@ -88,14 +88,14 @@ async def test_a_broker_that_is_cut_off_confirms_nothing_once_another_serves(pro
     cluster.wait_settled()  # it tried until the store was there
 
 
-def test_consumers_of_a_broker_that_is_cut_off_find_the_next_one(proxied: Proxied) -> None:
+def test_consumers_of_a_disconnected_broker_find_the_next_one(proxied: Proxied) -> None:
     cluster = proxied.cluster
     first, second = cluster.brokers["b1"], cluster.brokers["b2"]
     topic = proxied.topic_of("b1")
     client, elsewhere = new_client(cluster.service_url), new_client(second.service_url)
     consumer = client.subscribe(topic, "sub")  # and nothing is written where it is
     proxied.cut_off("b1")
-    cluster.until(lambda: cluster.owner(topic, by=second) is second, "nobody took over")
+    cluster.until(lambda: cluster.owner(topic, by=second) is second, "no broker took over")
     elsewhere.create_producer(topic).send(b"here")
     assert consumer.receive(20_000).data() == b"here"
     assert "joining again" in first.log_tail()
@@ -103,7 +103,7 @@ def test_consumers_of_a_broker_that_is_cut_off_find_the_next_one(proxied: Proxie
     elsewhere.close()
 
 
-def test_the_store_is_away_for_everybody_and_comes_back(proxied: Proxied) -> None:
+def test_store_outage_for_all_brokers_recovers(proxied: Proxied) -> None:
     cluster = proxied.cluster
     client = new_client(cluster.service_url)
     topic = AuditedTopic(client, proxied.topic_of("b1"))

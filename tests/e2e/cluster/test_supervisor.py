@@ -66,7 +66,7 @@ def supervised(directory: Path, brokers: int, *more: str) -> Iterator[Supervised
 
 
 def is_alive(pid: int) -> bool:
-    """A dead process that nobody has buried yet, as under an init that does not care for orphans, is dead."""
+    """A zombie counts as dead: some init processes do not reap orphans."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -117,7 +117,7 @@ def test_a_broker_that_was_frozen_for_too_long_is_started_again(tmp_path: Path) 
             f"pulsar://127.0.0.1:{brokers.port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
         try:
-            client.subscribe([f"t{n}" for n in range(16)], "keeps").close()  # a sweep drops what nobody needs
+            client.subscribe([f"t{n}" for n in range(16)], "keeps").close()  # a sweep drops data without a subscription
             producers = [client.create_producer(f"t{n}", send_timeout_millis=0) for n in range(16)]
             for producer in producers:
                 producer.send(b"before")
@@ -168,7 +168,7 @@ def test_brokers_that_never_start_end_the_supervisor(tmp_path: Path) -> None:
         (["broker", "--data", "x"], "--metadata"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(arguments: list[str], said: str, tmp_path: Path) -> None:
+def test_invalid_options_give_a_one_line_error(arguments: list[str], said: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "anabranch", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
@@ -177,6 +177,6 @@ def test_what_cannot_be_is_said_in_one_line(arguments: list[str], said: str, tmp
     assert "Traceback" not in done.stderr
 
 
-def test_pauses_grow_for_those_that_die_young() -> None:
+def test_pauses_grow_after_short_runs() -> None:
     pause = Pause()
     assert [pause.after(deaths) for deaths in (0, 1, 2, 3, 4, 9, 50)] == [0.0, 0.25, 0.5, 1.0, 2.0, 10.0, 10.0]

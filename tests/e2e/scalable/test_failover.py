@@ -59,7 +59,7 @@ def brokers(started: Brokers) -> Brokers:
 def test_a_split_whose_leader_is_killed(brokers: Brokers, step: str) -> None:
     topic = new_topic(brokers, 1)
     kill_at(brokers, step, "POST", f"{topic}/split/0?operationId=op")
-    if step != "before-plan":  # it goes on though nobody asks
+    if step != "before-plan":  # it continues without a request
         brokers.until(lambda: brokers.ask("GET", topic)["epoch"] == 1, "the split was not finished")
     brokers.insist("POST", f"{topic}/split/0?operationId=op")
     check_whole(brokers, topic, [1, 2], "op")
@@ -74,7 +74,7 @@ def test_a_merge_whose_leader_is_killed(brokers: Brokers, step: str) -> None:
     check_whole(brokers, topic, [2, 3], "op")
 
 
-def test_a_leader_that_was_frozen_past_its_session_changes_nothing(brokers: Brokers) -> None:
+def test_leader_frozen_past_its_session_changes_nothing(brokers: Brokers) -> None:
     topic = new_topic(brokers, 1)
     leader = brokers.leader_of(topic)
     leader.freeze()
@@ -86,7 +86,7 @@ def test_a_leader_that_was_frozen_past_its_session_changes_nothing(brokers: Brok
 
 
 @pytest.mark.parametrize("step", FROZEN_STEPS)
-def test_a_leader_that_goes_on_in_the_middle_of_what_others_have_finished(brokers: Brokers, step: str) -> None:
+def test_resumed_leader_does_not_repeat_finished_work(brokers: Brokers, step: str) -> None:
     """It stands still right before a request or a write; when it makes it, the topic is two layouts further."""
     topic = new_topic(brokers, 1)
     leader = brokers.leader_of(topic)
@@ -102,7 +102,7 @@ def test_a_leader_that_goes_on_in_the_middle_of_what_others_have_finished(broker
 
 
 def take_over(brokers: Brokers, path: str) -> None:
-    """By whoever does not stand still, as soon as the other's session is over."""
+    """By the running broker, as soon as the session of the stopped one has ended."""
 
     def done() -> bool:
         try:
@@ -111,10 +111,10 @@ def take_over(brokers: Brokers, path: str) -> None:
             return False
         return True
 
-    brokers.processes.until(done, "nobody took the topic over", 60.0)
+    brokers.processes.until(done, "no broker took the topic over", 60.0)
 
 
-def test_a_topic_that_is_being_deleted_is_gone_for_good(brokers: Brokers) -> None:
+def test_interrupted_deletion_is_completed(brokers: Brokers) -> None:
     topic = new_topic(brokers, 2)
     # the first is the intent in the record, the second a segment's
     kill_at(brokers, "before-delete:2", "DELETE", f"{topic}?force=true")

@@ -63,7 +63,7 @@ async def line(process: asyncio.subprocess.Process) -> str:
     return (await asyncio.wait_for(process.stdout.readline(), RETRY_DELAYS)).decode().strip()
 
 
-async def test_who_slept_through_its_replacement_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frozen_replaced_consumer_moves_no_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused: list[str] = []
     check = OwnedSegment._check_admitted
 
@@ -103,13 +103,13 @@ async def test_who_slept_through_its_replacement_moves_nothing(tmp_path: Path, m
         os.kill(old.pid, signal.SIGSTOP)
         may_register.clear()
         (reader,) = segment.subscriptions["s"].consumers
-        reader.peer.abort()  # type: ignore[attr-defined]  # as when nobody answers a PING
+        reader.peer.abort()  # type: ignore[attr-defined]  # as after an unanswered PING
         for link in list(members._links.values()):
-            link._connection.abort()  # type: ignore[attr-defined]  # the session's, likewise
+            link.listener._connection.abort()  # type: ignore[attr-defined]  # the session's, likewise
         await until(lambda: not members.group.assignment.members)
 
-        async with layout_client(node) as seat, client_of(node, extensions=True) as new:
-            given = (await seat.register(TOPIC, "s", "new")).assignment
+        async with layout_client(node) as session, client_of(node, extensions=True) as new:
+            given = (await session.register(TOPIC, "s", "new")).assignment
             grant = {"generation": given.generation, "incarnation": given.incarnation}
             answer = await new.subscribe(
                 given.segments[0].segment_topic,
@@ -126,7 +126,7 @@ async def test_who_slept_through_its_replacement_moves_nothing(tmp_path: Path, m
             cursor = segment.subscriptions["s"].cursor
             assert cursor.mark_delete == places[2][0]
 
-            # Nobody reads the segment at this moment. It is `new`'s all the same.
+            # No consumer is attached at this moment. The segment is still assigned to `new`.
             os.kill(old.pid, signal.SIGCONT)
             assert old.stdin is not None
             old.stdin.write(b"go on\n")
@@ -136,9 +136,9 @@ async def test_who_slept_through_its_replacement_moves_nothing(tmp_path: Path, m
             await until(lambda: "old" in members.group.sessions.names)  # it is a member again, without segments
             assert cursor.mark_delete == places[2][0]
             assert not segment.subscriptions["s"].consumers
-            assert refused == ["old-seg-0"]  # once: it does not knock
+            assert refused == ["old-seg-0"]  # once: it does not retry
 
-            answer = await seat.raw.ask(BaseCommand.SCALABLE_TOPIC_LEAVE, consumer_id=1)
+            answer = await session.raw.ask(BaseCommand.SCALABLE_TOPIC_LEAVE, consumer_id=1)
             assert answer.kind == BaseCommand.SUCCESS
             assert await line(old) == "received 3"  # its turn again, from where `new` was
             assert refused == ["old-seg-0"]

@@ -72,7 +72,7 @@ class Pair:
         return tuple(ref_of(self.topic, one) for one in RECORD.planned_children)
 
     async def ask(self, request: Request, term: int = 1) -> Answer:
-        """As a leader does: again under a new number while nobody answers."""
+        """As a leader does: repeated under a new number while there is no answer."""
         assert self.node.services.segments is not None
         async with asyncio.timeout(60):
             while True:
@@ -146,7 +146,7 @@ async def pair(directory: Path, metadata_url: str | None) -> AsyncIterator[Pair]
             await asyncio.to_thread(owner.close)
 
 
-async def test_a_killed_owners_successor_answers_the_same(world: Pair) -> None:
+async def test_successor_of_a_killed_owner_gives_the_same_answers(world: Pair) -> None:
     positions = await world.publish(3, 4)
     facts = await world.ask(Seal("op", world.parent, world.children))
     assert isinstance(facts, SealFacts)
@@ -159,7 +159,7 @@ async def test_a_killed_owners_successor_answers_the_same(world: Pair) -> None:
     assert (status.sealed, status.cursors) == (facts, frozenset({"s"}))
 
 
-async def test_killed_between_the_seal_and_its_answer(world: Pair) -> None:
+async def test_owner_killed_between_seal_and_answer(world: Pair) -> None:
     """Whether the answer still left or not: what the record says is what is answered ever after."""
     positions = await world.publish(0, 7)
     key = Catalog.topic_key(world.parent.name)
@@ -181,7 +181,7 @@ async def test_killed_between_the_seal_and_its_answer(world: Pair) -> None:
     assert await world.ask(Seal("op", world.parent, world.children), term=2) == facts
 
 
-async def test_mandates_outlive_their_owner(world: Pair) -> None:
+async def test_fencing_tokens_survive_a_change_of_owner(world: Pair) -> None:
     assert await world.ask(Delete("op", world.parent), term=3) == Done()
     child = next(one for one in world.children if not place_of(world.node).is_here(one.name))
     assert await world.ask(Fence("op", child), term=3) == Status(exists=False)
@@ -195,14 +195,14 @@ async def test_mandates_outlive_their_owner(world: Pair) -> None:
         await world.ask(Create("op", child, ()), term=2)
 
 
-async def test_an_owner_that_stood_still_past_its_session_confirms_nothing_more(world: Pair) -> None:
+async def test_owner_frozen_past_its_session_confirms_nothing(world: Pair) -> None:
     """What was on its way to it while it stood still is read when it goes on: after its successor has sealed."""
     positions = await world.publish(0, 1)
     async with RawClient(world.owner.service_url) as client:
         await client.hello()
         await client.producer(str(world.parent.name), producer_name="producer")
         await asyncio.to_thread(world.owner.freeze)
-        client.send(2)  # the kernel takes it; nobody reads it
+        client.send(2)  # the kernel takes it; the broker does not read it
         facts = await world.ask(Seal("op", world.parent, world.children), term=2)
         assert isinstance(facts, SealFacts)
         assert (facts.last_position, facts.sequence_ids) == (positions[-1], (("producer", 1),))

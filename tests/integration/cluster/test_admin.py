@@ -1,4 +1,4 @@
-"""Any broker may be asked: what concerns topics of others is done by them, and only brokers are heard by brokers."""
+"""Admin calls at any broker are forwarded to the owner of the topic; only brokers may make peer calls."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_a_bundle_is_unloaded_to_a_broker_of_choice(tmp_path: Path) -> Non
         name = next(n for n in names if slot_of(str(n)) in slots_of_bundle(bundle) and place_of(one).is_here(n))
         await one.services.topics.create(name)
         path = f"{ADMIN}/namespaces/public/default/{bundle}/unload?destinationBroker="
-        assert (await call(one, "PUT", f"{path}nobody:1"))[0] == 404
+        assert (await call(one, "PUT", f"{path}absent:1"))[0] == 404
         await expect(two, "PUT", f"{path}{two.services.address.broker_id}")
         await until(lambda: {place_of(node).owner_address(name) for node in (one, two)} == {two.services.address})
         assert set(slots_of_bundle(bundle)) <= place_of(two).cluster.table.held_by(
@@ -193,13 +193,13 @@ async def test_brokers_are_listed_drained_and_resumed(tmp_path: Path) -> None:
 
 async def test_peer_endpoint_admits_only_brokers(tmp_path: Path) -> None:
     async with nodes(tmp_path, "b1", "b2") as (one, two):
-        errand, clock = "/internal/v1/errands/brokers.owned_here", SystemClock()
+        path, clock = "/internal/v1/errands/brokers.owned_here", SystemClock()
         incarnations = [place_of(node).cluster.info.broker_incarnation for node in (one, two)]
         peers = one.services.peers
         assert peers is not None
         assert await peers.call("b2", "brokers.owned_here", {}) == {}
         for forged in ("", "v1;b1", "v1;b1;b2#1;0;1-1;" + "0" * 64):
-            status, value, _ = await call(two, "POST", errand, {}, signature=forged)
+            status, value, _ = await call(two, "POST", path, {}, signature=forged)
             assert (status, value["reason"]) == (403, "only brokers of this cluster may call this")
         assert (await call(two, "GET", "/internal/"))[0] == 403
         stranger = PeerClient(Secret(b"s" * 32), incarnations[0], clock)
@@ -213,7 +213,7 @@ async def test_peer_endpoint_admits_only_brokers(tmp_path: Path) -> None:
             )
         with pytest.raises(PeerCallRefused) as refused:
             await friend.call(two.http_url, incarnations[1], "brokers.configuration", {})
-        assert refused.value.status == 404, "only what is offered as an errand can be asked for"
+        assert refused.value.status == 404, "only declared peer calls can be made"
         with pytest.raises(PeerNotConnected):
             await friend.call("http://127.0.0.1:1", incarnations[1], "brokers.owned_here", {})
         assert secret.key.hex() not in json.dumps(await expect(one, "GET", f"{ADMIN}/brokers/configuration/runtime"))
@@ -225,20 +225,20 @@ async def _secret(node: Node) -> Secret:
     return Secret(bytes.fromhex(found.value.decode()))
 
 
-async def test_an_overheard_request_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replayed_request_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with nodes(tmp_path, "b1", "b2") as (one, two):
-        heard: list[str] = []
+        signatures: list[str] = []
         plain = PeerClient._exchange
 
         async def listen(self: PeerClient, url: str, path: str, body: bytes, signature: str) -> Any:
-            heard.append(signature)
+            signatures.append(signature)
             return await plain(self, url, path, body, signature)
 
         monkeypatch.setattr(PeerClient, "_exchange", listen)
         peers = one.services.peers
         assert peers is not None
         await peers.call("b2", "brokers.owned_here", {})
-        status, _, _ = await call(two, "POST", "/internal/v1/errands/brokers.owned_here", {}, signature=heard[0])
+        status, _, _ = await call(two, "POST", "/internal/v1/errands/brokers.owned_here", {}, signature=signatures[0])
         assert status == 403
 
 
@@ -322,7 +322,7 @@ async def test_every_route_of_a_topic_finds_its_owner(tmp_path: Path) -> None:
         assert len(sent_on) == sum(route.at_owner for route in routes) >= 35, sorted(answered)
 
 
-async def test_a_parent_is_answered_alike_by_every_broker(tmp_path: Path) -> None:
+async def test_partitioned_topic_has_the_same_answer_at_every_broker(tmp_path: Path) -> None:
     from anabranch import __version__
     from anabranch.broker.admin.service import BrokerAdmin
     from anabranch.rest.routes.table import make_router
@@ -340,7 +340,7 @@ async def test_a_parent_is_answered_alike_by_every_broker(tmp_path: Path) -> Non
                 assert answers[0][1] == answers[1][1]
 
 
-async def test_topics_that_live_in_memory_are_listed_to_clients_of_any_broker(tmp_path: Path) -> None:
+async def test_non_persistent_topics_are_listed_at_any_broker(tmp_path: Path) -> None:
     async with nodes(tmp_path, "b1", "b2") as (one, two):
         names = {str(topic_at(node, "non-persistent://public/default/v")) for node in (one, two)}
         for node in (one, two):
@@ -359,13 +359,13 @@ async def test_a_broker_without_a_valid_session_is_not_healthy(tmp_path: Path, m
         with monkeypatch.context() as patched:
             patched.setattr(Cluster, "is_valid", False)
             patched.setattr(membership, "PLACED_SECONDS", 0.1)
-            assert (await call(one, "GET", path, follow=False))[0] == 503, "and sends nobody to itself"
+            assert (await call(one, "GET", path, follow=False))[0] == 503, "and does not redirect to itself"
             status, value, _ = await call(one, "GET", f"{ADMIN}/brokers/health")
             assert status == 503 and "lost its session" in value["reason"]
         assert (await call(one, "GET", f"{ADMIN}/brokers/health"))[0] == 200
 
 
-async def test_who_comes_over_tls_is_sent_to_tls(tmp_path: Path) -> None:
+async def test_tls_clients_are_redirected_to_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files = authority.issue("localhost", file="server")
     tls = TlsSettings(cert_file=files.certificate, key_file=files.key, port=0, http_port=0)

@@ -18,7 +18,7 @@ from tests.support.processes.in_process_cluster import nodes, topic_at, until
 
 
 def fresh_url(kind: str) -> str:
-    """A place of its own on the server that the test process shares."""
+    """A separate prefix on the server that the test process shares."""
     base, name = services.shared(kind).url, f"news-{uuid.uuid4().hex[:8]}"
     return f"{base}/default/{name}" if kind == "oxia" else f"{base}/{name}"
 
@@ -36,7 +36,7 @@ async def test_policies_changed_at_one_broker_count_at_the_other(tmp_path: Path,
         await until(lambda: not topic.deduplication.is_on)
 
 
-async def test_partitions_schemas_and_deletions_have_no_memory_of_their_own(tmp_path: Path) -> None:
+async def test_partitions_schemas_and_deletions_are_not_cached(tmp_path: Path) -> None:
     async with nodes(tmp_path, "b1", "b2") as (one, two):
         parent = TopicName.parse("persistent://public/default/parent")
         assert await two.services.catalog.partitions(parent) == 0

@@ -38,7 +38,7 @@ async def admin(node: Node, role: str, method: str, path: str, body: Any = None)
     return await asyncio.to_thread(call)
 
 
-async def test_what_is_revoked_at_one_broker_is_closed_at_the_other(tmp_path: Path) -> None:
+async def test_revocation_at_one_broker_closes_clients_at_the_other(tmp_path: Path) -> None:
     async with nodes(tmp_path, "b1", "b2", **guarded(tmp_path)) as (one, two), RawClient(two.service_url) as client:
         topic = str(topic_at(two))
         await admin(one, "root", "POST", f"{NAMESPACE}/permissions/app", ["produce", "consume"])
@@ -80,7 +80,7 @@ async def test_a_token_and_a_body_follow_the_redirect(tmp_path: Path) -> None:
         assert len(stats["partitions"]) == 4, "brokers know each other without tokens"
 
 
-async def test_no_token_opens_the_brokers_door(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_tokens_give_no_access_to_the_peer_endpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with nodes(tmp_path, "b1", "b2", **guarded(tmp_path)) as (one, two):
         for role in ("root", "app"):

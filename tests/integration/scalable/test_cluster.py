@@ -27,10 +27,10 @@ async def controller(client: LayoutClient, url: str, session_id: int = 1) -> Non
     await client.until_layout(lambda dag: dag.controller_broker_url == url, session_id)
 
 
-async def test_any_broker_is_asked_and_watched(tmp_path: Path) -> None:
+async def test_any_broker_answers_requests_and_watches(tmp_path: Path) -> None:
     async with nodes(tmp_path, "a", "b") as (a, b), layout_client(a) as at_a, layout_client(b) as at_b:
         topic = led_at(a)
-        await admin_of(b).create(topic, 4, {"team": "x"})  # an errand: a leads it
+        await admin_of(b).create(topic, 4, {"team": "x"})  # a peer call: a leads it
         assert service_of(a).controllers.leading(TopicName.parse(topic)) is not None
         assert service_of(b).controllers.leading(TopicName.parse(topic)) is None
         for client in (at_a, at_b):
@@ -57,13 +57,13 @@ async def test_any_broker_is_asked_and_watched(tmp_path: Path) -> None:
             assert update.error == ServerError.TopicNotFound
 
 
-async def test_a_foreign_client_hears_unknown_error_from_who_does_not_lead(tmp_path: Path) -> None:
+async def test_non_leader_answers_other_clients_with_unknown_error(tmp_path: Path) -> None:
     async with nodes(tmp_path, "a", "b") as (a, b), layout_client(b, extensions=False) as at_b:
         await admin_of(a).create(led_at(a), 1, {})
         assert (await at_b.register(led_at(a), "s", "c")).error == ServerError.UnknownError
 
 
-async def test_leadership_moves_with_the_name_and_takes_nothing_from_anybody(tmp_path: Path) -> None:
+async def test_leadership_moves_with_the_name_without_losing_members(tmp_path: Path) -> None:
     async with (
         nodes(tmp_path, "a", "b") as (a, b),
         layout_client(a) as at_a,

@@ -36,7 +36,7 @@ async def test_consumers_share_the_segments_and_one_that_leaves_gives_them_back(
         assert ids(first.assignment) == [0, 1, 2, 3]
         assert first.assignment.segments[0].segment_topic == "segment://public/default/orders/0000-3fff-0"
         second = await two.register(TOPIC, "s", "b")
-        assert ids(second.assignment) == []  # nothing is let go yet
+        assert ids(second.assignment) == []  # nothing is released yet
         revoked = await one.assignment()
         assert len(revoked.segments) == 2
         given_up = [0, 1, 2, 3]
@@ -80,7 +80,7 @@ async def test_a_child_opens_when_its_parent_is_drained(tmp_path: Path) -> None:
         assert ids(closed) == [0]
 
 
-async def test_a_lost_connection_has_a_grace_period_and_a_second_one_takes_the_session_over(tmp_path: Path) -> None:
+async def test_lost_connection_has_a_grace_period_for_takeover(tmp_path: Path) -> None:
     settings = replace(ScalableTopicSettings(), session_grace_seconds=0.3)
     async with one_node(tmp_path, scalable_topics=settings) as node, layout_client(node) as other:
         admin = admin_of(node)
@@ -117,7 +117,7 @@ async def test_kinds_and_names_are_checked(tmp_path: Path) -> None:
         assert answer.body.error == ServerError.ConsumerNotFound
 
 
-async def test_a_checkpoint_group_opens_children_by_its_own_word(tmp_path: Path) -> None:
+async def test_checkpoint_group_opens_children_by_its_progress(tmp_path: Path) -> None:
     async with one_node(tmp_path) as node, layout_client(node) as client:
         admin = admin_of(node)
         await admin.create(TOPIC, 1, {})
@@ -133,7 +133,7 @@ async def test_a_checkpoint_group_opens_children_by_its_own_word(tmp_path: Path)
         assert (await admin.subscription(TOPIC, "g"))["drained"] == [0]
 
 
-async def test_the_positions_of_a_checkpoint_group_are_kept_given_back_and_held(tmp_path: Path) -> None:
+async def test_checkpoint_positions_are_stored_returned_and_held(tmp_path: Path) -> None:
     shelf, clock = Shelf(), SystemClock()
     host = MemoryHost(shelf, clock.now_ms)
     position = pb.MessageIdData(ledgerId=4, entryId=7, batch_index=2, batch_size=5)
@@ -162,7 +162,7 @@ async def test_the_positions_of_a_checkpoint_group_are_kept_given_back_and_held(
         assert all(not segment.holds for segment in shelf.segments.values())
 
 
-async def test_how_far_consumers_are_is_shown_by_segment(tmp_path: Path) -> None:
+async def test_consumer_progress_is_shown_by_segment(tmp_path: Path) -> None:
     """On real segments: an ordered subscription by its cursor, a checkpoint group by its own word."""
     async with (
         Node(plain_settings(tmp_path)) as node,

@@ -35,7 +35,7 @@ async def test_a_split_reaches_a_watcher(tmp_path: Path) -> None:
         assert [one.segment_id for one in dag.segments if one.state == pb.ACTIVE] == [1, 4]
 
 
-async def test_a_plan_is_told_to_our_own_peers_only(tmp_path: Path) -> None:
+async def test_planned_operation_is_sent_to_clients_with_extensions_only(tmp_path: Path) -> None:
     async with (
         one_node(tmp_path) as node,
         layout_client(node) as ours,
@@ -69,7 +69,7 @@ async def test_a_lookup_creates_where_it_may(tmp_path: Path) -> None:
         assert await admin_of(node).names("public/default", {}) == [str(name("new"))]
 
 
-async def test_deletion_is_told_and_the_next_life_is_another(tmp_path: Path) -> None:
+async def test_deletion_is_sent_and_recreation_is_a_new_incarnation(tmp_path: Path) -> None:
     async with one_node(tmp_path) as node, layout_client(node) as client:
         admin, topic = admin_of(node), str(name("orders"))
         await admin.create(topic, 2, {})

@@ -22,8 +22,8 @@ from tests.support.in_memory.simulated_loop import run_simulated
 from tests.support.processes.in_process_cluster import nodes, place_of
 from tests.support.processes.scalable_nodes import admin_of
 
-TWIN = regular_name(TOPIC)
-TAKEN = {AlreadyExists.code, TopicExists.code}  # an errand brings the code, not the class
+REGULAR = regular_name(TOPIC)
+TAKEN = {AlreadyExists.code, TopicExists.code}  # a peer call transports the code, not the class
 PARTITIONED = "/partitioned/persistent/public/default/orders"
 
 
@@ -35,11 +35,11 @@ class CatalogRules(NoRules):
         self.catalog = catalog
 
     async def check_name(self, topic: TopicName) -> None:
-        if await self.catalog.is_regular(TWIN):
-            raise AlreadyExists(f"{TWIN} is a regular topic")
+        if await self.catalog.is_regular(REGULAR):
+            raise AlreadyExists(f"{REGULAR} is a regular topic")
 
     async def clear_name(self, topic: TopicName) -> None:
-        await self.catalog.clear_name(TWIN)
+        await self.catalog.clear_name(REGULAR)
 
     async def check_may_create(self, topic: TopicName) -> None:
         await self.check_name(topic)
@@ -54,7 +54,7 @@ async def outcome(work: Awaitable[object]) -> str:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_exactly_one_stays_whatever_answers_are_lost(part: int) -> None:
+def test_exactly_one_topic_stays_when_answers_are_lost(part: int) -> None:
     seen: set[tuple[str, str]] = set()
     for seed in range(part * 100, part * 100 + 100):
         seen.add(race(seed))
@@ -79,9 +79,9 @@ def race(seed: int) -> tuple[str, str]:
                 return await outcome(work)
 
             scalable = later(brokers.controllers["a"].create(TOPIC, 1, {}))
-            regular, answer = await asyncio.gather(later(catalog.create_partitioned(TWIN, 2)), scalable)
+            regular, answer = await asyncio.gather(later(catalog.create_partitioned(REGULAR, 2)), scalable)
             brokers.faults.trouble = 0.0
-            # A creation whose answer was lost may be there or not: whoever uses the name next finds out.
+            # A creation whose answer was lost may be there or not: the next use of the name shows it.
             await outcome(brokers.controllers["a"].activate(TOPIC))
             has_regular = brokers.bare.data.get(PARTITIONED) is not None
             has_scalable = brokers.bare.data.get(scalable_topic_key(TOPIC)) is not None
@@ -91,7 +91,7 @@ def race(seed: int) -> tuple[str, str]:
             if answer == "made":
                 assert has_scalable, f"seed {seed}: made, and not there"
             if regular == answer == "taken":
-                raise AssertionError(f"seed {seed}: each was told that the other has it")
+                raise AssertionError(f"seed {seed}: both creations failed with a name conflict")
             found.append((regular, answer))
 
     run_simulated(story())
@@ -101,13 +101,13 @@ def race(seed: int) -> tuple[str, str]:
 async def test_two_brokers_on_sqlite(tmp_path: Path) -> None:
     async with nodes(tmp_path, "a", "b") as (a, b):
         for number in range(12):
-            topic = TopicName.parse(f"topic://public/default/twin-{number}")
-            twin = regular_name(topic)
-            owner = a if place_of(a).is_here(twin) else b
+            topic = TopicName.parse(f"topic://public/default/conflict-{number}")
+            regular_topic = regular_name(topic)
+            owner = a if place_of(a).is_here(regular_topic) else b
             if number % 2:
-                regular = outcome(owner.services.catalog.create_partitioned(twin, 2))
+                regular = outcome(owner.services.catalog.create_partitioned(regular_topic, 2))
             else:
-                regular = outcome(plain(owner, twin))
+                regular = outcome(plain(owner, regular_topic))
             scalable = outcome(admin_of(a).create(str(topic), 1, {}))
             if number % 3:
                 is_regular, is_scalable = await asyncio.gather(regular, scalable)
@@ -117,14 +117,14 @@ async def test_two_brokers_on_sqlite(tmp_path: Path) -> None:
             await check_one(a, topic, is_regular=is_regular == "made")
 
 
-async def plain(node: Node, twin: TopicName) -> None:
+async def plain(node: Node, regular_topic: TopicName) -> None:
     try:
-        await node.services.topics.create(twin)
+        await node.services.topics.create(regular_topic)
     except NotFound as error:
         raise TopicExists(error.reason) from error
 
 
 async def check_one(node: Node, topic: TopicName, *, is_regular: bool) -> None:
-    catalog, twin = node.services.catalog, regular_name(topic)
-    assert await catalog.is_regular(twin) is is_regular
-    assert await catalog.is_scalable(twin) is not is_regular
+    catalog, regular_topic = node.services.catalog, regular_name(topic)
+    assert await catalog.is_regular(regular_topic) is is_regular
+    assert await catalog.is_scalable(regular_topic) is not is_regular

@@ -22,12 +22,12 @@ from anabranch.model.names import TopicName
 from anabranch.node.adapters.metadata_records import MetadataRecords
 from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.topic.topic_log import TopicLog
-from tests.integration.scalable.test_name_conflicts import PARTITIONED, TWIN, CatalogRules, outcome
+from tests.integration.scalable.test_name_conflicts import PARTITIONED, REGULAR, CatalogRules, outcome
 from tests.support.in_memory.controllers import TOPIC, Brokers
 from tests.support.in_memory.simulated_loop import LoopClock, run_simulated
 from tests.support.models.memory_ledger_store import MemoryLedgerStore
 
-PLAIN = Catalog.topic_key(TWIN)
+PLAIN = Catalog.topic_key(REGULAR)
 KINDS = {"plain": PLAIN, "partitioned": PARTITIONED}
 LOSING = 4  # moments of withdrawing what was made
 Moments = frozenset[int | None]
@@ -82,16 +82,16 @@ class Regular:
 
     async def make(self, kind: str) -> None:
         if kind == "plain":
-            await self.topics.create(TWIN)
+            await self.topics.create(REGULAR)
         else:
-            await self.catalog.create_partitioned(TWIN, 2)
+            await self.catalog.create_partitioned(REGULAR, 2)
 
     async def use(self, kind: str) -> None:
         """As a client that does not make it."""
         if kind == "plain":
-            await self.topics.get(TWIN, create=False)
+            await self.topics.get(REGULAR, create=False)
         else:
-            await self.catalog.partitions_or_create(TWIN, auto_create=False)
+            await self.catalog.partitions_or_create(REGULAR, auto_create=False)
 
     async def die(self) -> None:
         await self.topics._tasks.close()
@@ -144,7 +144,7 @@ class Scene:
         return task.result() if task.done() and not task.cancelled() else "nothing"
 
     async def recover(self, first: str) -> dict[str, str]:
-        """Others come, and use both names, in this order, twice; what the second one was told."""
+        """Uses both names, in this order, twice; returns the answers of the second round."""
         self.brokers.store = GatedStore(self.brokers.bare)
         self.brokers.rules = CatalogRules(Catalog(self.brokers.store, BrokerSettings()))
         await self.brokers.start("b")
@@ -154,11 +154,11 @@ class Scene:
             "regular": lambda: heir.use(self.kind),
             "scalable": lambda: self.brokers.controllers["b"].activate(TOPIC),
         }
-        told: dict[str, str] = {}
+        answers: dict[str, str] = {}
         for name in sorted(uses, key=lambda name: name != first) * 2:
-            told[name] = await outcome(uses[name]())
+            answers[name] = await outcome(uses[name]())
         await heir.die()
-        return told
+        return answers
 
     def there(self) -> set[str]:
         keys = {"regular": KINDS[self.kind], "scalable": scalable_topic_key(TOPIC)}
@@ -186,12 +186,12 @@ def play(kind: str, plan: Plan) -> tuple[frozenset[str], dict[str, int]]:
             if is_standing:
                 await scene.kill(begins)
             made = {name for name in scene.tasks if scene.answer(name) == "made"}
-            told = await scene.recover(used_first)
+            answers = await scene.recover(used_first)
             there = scene.there()
-            what = f"{kind} {plan}: made {made}, there {there}, told {told}"
+            what = f"{kind} {plan}: made {made}, there {there}, answers {answers}"
             assert len(there) <= 1, what
             assert made <= there, what
-            for name, answer in told.items():
+            for name, answer in answers.items():
                 assert answer == "made" if name in there else answer in REFUSED, what
             found.append((frozenset(there), {name: store.moments for name, store in scene.stores.items()}))
 
@@ -207,7 +207,7 @@ def plans(moments: dict[str, int]) -> Iterator[Plan]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_exactly_one_stays_whoever_dies_at_whatever_write(kind: str) -> None:
+def test_exactly_one_topic_stays_after_a_crash_at_any_write(kind: str) -> None:
     alone = {
         "regular": play(kind, ("regular", None, None, 0, "regular"))[1]["regular"],
         "scalable": play(kind, ("scalable", None, None, 0, "scalable"))[1]["scalable"],
@@ -218,7 +218,7 @@ def test_exactly_one_stays_whoever_dies_at_whatever_write(kind: str) -> None:
 
 
 @pytest.mark.parametrize("used_first", ["regular", "scalable"])
-def test_what_an_older_version_has_left_is_settled_as_well(used_first: str) -> None:
+def test_conflict_left_by_an_older_version_is_resolved(used_first: str) -> None:
     """A regular topic that was never looked at again, and was opened since; beside it a scalable one that is led."""
 
     async def story() -> None:
@@ -234,7 +234,7 @@ def test_what_an_older_version_has_left_is_settled_as_well(used_first: str) -> N
             await scene.start("scalable")
             await bare.put(PLAIN, left.value.replace(b'"epoch": 1', b'"epoch": 2'), expected=ABSENT)
             await scene.kill("scalable")
-            told = await scene.recover(used_first)
-            assert told == {"regular": TopicNotFound.code, "scalable": "made"}
+            answers = await scene.recover(used_first)
+            assert answers == {"regular": TopicNotFound.code, "scalable": "made"}
 
     run_simulated(story())

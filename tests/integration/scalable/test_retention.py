@@ -108,7 +108,7 @@ async def world(folder: Path, **scalable: Any) -> AsyncIterator[World]:
         yield made
 
 
-async def test_beyond_the_size_the_oldest_read_segments_go_in_two_phases(tmp_path: Path) -> None:
+async def test_oldest_read_segments_over_the_size_are_deleted_in_two_phases(tmp_path: Path) -> None:
     async with world(tmp_path, retention_minutes=-1, retention_mb=1) as it:
         await it.publish(0, 1536 * KIB)
         await it.split(0)
@@ -120,7 +120,7 @@ async def test_beyond_the_size_the_oldest_read_segments_go_in_two_phases(tmp_pat
             await it.read("fast", one)
             await it.until_drained("fast", one)
         await it.service.controllers.sweep()
-        assert await it.segments() == [0, 1, 2, 3, 4], "what somebody has not read stays, however large"
+        assert await it.segments() == [0, 1, 2, 3, 4], "unread segments stay, however large"
 
         await it.read("slow", 0)
         await it.read("slow", 1)
@@ -139,8 +139,8 @@ async def test_beyond_the_size_the_oldest_read_segments_go_in_two_phases(tmp_pat
         await it.service.controllers.sweep()
         assert await it.segments() == [1, 2, 3, 4], "the oldest alone: without it the topic is small enough"
         await until(lambda: leader.record is not None and not leader.record.garbage)
-        told = ["before-prune", "after-prune", "tell-layout", "before-delete", "after-delete", "before-swept"]
-        assert list(phases)[:6] == told
+        steps = ["before-prune", "after-prune", "tell-layout", "before-delete", "after-delete", "before-swept"]
+        assert list(phases)[:6] == steps
         assert phases["before-delete"] == ([0], True), "out of the layout, not off the disk"
         assert phases["after-delete"] == ([0], False), "off the disk, and still to be noted"
         await until(lambda: it.ledger_bytes() <= before - 1536 * KIB)
@@ -152,7 +152,7 @@ async def test_beyond_the_size_the_oldest_read_segments_go_in_two_phases(tmp_pat
         assert await it.segments() == [2, 3, 4]
 
 
-async def test_past_its_time_a_read_segment_goes_and_never_before(tmp_path: Path) -> None:
+async def test_read_segment_is_deleted_after_its_retention_time(tmp_path: Path) -> None:
     async with world(tmp_path, retention_minutes=60) as it:
         await it.publish(0, 256 * KIB)
         await it.split(0)
@@ -170,7 +170,7 @@ async def test_past_its_time_a_read_segment_goes_and_never_before(tmp_path: Path
         await until(lambda: it.ledger_bytes() <= before - 256 * KIB)
 
 
-async def test_a_namespace_says_otherwise_and_is_heard(tmp_path: Path) -> None:
+async def test_namespace_retention_overrides_the_default(tmp_path: Path) -> None:
     """Nothing is kept, by its policy, though the broker keeps everything for a week."""
     async with world(tmp_path) as it:
         await it.publish(0, 128 * KIB)
@@ -188,8 +188,8 @@ async def test_a_namespace_says_otherwise_and_is_heard(tmp_path: Path) -> None:
         assert await it.segments() == [1, 2]
 
 
-async def test_an_active_segment_trims_what_is_read_and_too_much(tmp_path: Path) -> None:
-    """Whole ledgers, oldest first, down to the size that is kept; not what somebody has not read."""
+async def test_active_segment_trims_read_entries_over_the_size(tmp_path: Path) -> None:
+    """Whole ledgers, oldest first, down to the size that is kept; unread entries stay."""
     async with world(tmp_path, retention_minutes=-1, retention_mb=1) as it:
         await it.publish(0, 3 * MIB)
         topic = (await it.segment(0)).topic
@@ -205,8 +205,8 @@ async def test_an_active_segment_trims_what_is_read_and_too_much(tmp_path: Path)
         assert await it.segments() == [0]
 
 
-async def test_a_subscription_without_consumers_keeps_its_backlog_across_splits_and_collections(tmp_path: Path) -> None:
-    """Nothing is kept that everybody has read, and "slow" has nobody who reads: all of its messages stay."""
+async def test_backlog_without_consumers_survives_splits_and_collection(tmp_path: Path) -> None:
+    """No retention, and "slow" has no consumer: its whole backlog stays."""
     async with world(tmp_path, retention_minutes=0, retention_mb=0) as it:
         await it.publish(0, 128 * KIB)
         await it.split(0)
@@ -229,7 +229,7 @@ async def test_a_subscription_without_consumers_keeps_its_backlog_across_splits_
         assert await it.segments() == [2, 3, 4]
 
 
-async def test_a_topic_that_only_queues_read_is_led_split_and_collected(tmp_path: Path) -> None:
+async def test_topic_with_queue_subscriptions_is_split_and_collected(tmp_path: Path) -> None:
     """Clients that know nothing of a registry: a durable SUBSCRIBE on a segment makes the subscription, everywhere."""
     async with world(tmp_path, retention_minutes=0, retention_mb=0) as it:
         for one in ("fast", "slow"):

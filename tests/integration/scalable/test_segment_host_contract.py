@@ -52,7 +52,7 @@ def children(world: SegmentWorld) -> tuple[SegmentRef, ...]:
     return tuple(ref_of(world.topic, one) for one in split_record().planned_children)
 
 
-async def test_a_former_leader_can_do_nothing(world: SegmentWorld) -> None:
+async def test_requests_of_a_former_leader_are_refused(world: SegmentWorld) -> None:
     ref = parent(world)
     assert await world.host.ask(FencingToken(2, 1), Fence("op", ref)) == Status(exists=True, cursors=frozenset({"s"}))
     with pytest.raises(StaleTerm):
@@ -72,7 +72,7 @@ async def test_a_late_creation_does_not_undo_a_deletion(world: SegmentWorld) -> 
     assert await world.host.ask(FencingToken(2, 2), Fence("op", ref)) == Status(exists=True)
 
 
-async def test_fencing_what_is_not_there(world: SegmentWorld) -> None:
+async def test_missing_segment_can_be_fenced(world: SegmentWorld) -> None:
     child = children(world)[0]
     assert await world.host.ask(FencingToken(3, 1), Fence("op", child)) == Status(exists=False)
     with pytest.raises(StaleTerm):
@@ -106,7 +106,7 @@ async def test_the_seal_of_an_empty_segment(world: SegmentWorld) -> None:
     await until(lambda: world.events == [Drained(parent(world), "s", 0)])
 
 
-async def test_what_was_sent_again_is_stored_once(world: SegmentWorld) -> None:
+async def test_repeated_publish_is_stored_once(world: SegmentWorld) -> None:
     ref = parent(world)
     await world.publish(ref, 0, 1)
     assert await world.publish(ref, 1) == [EARLIEST]
@@ -122,7 +122,7 @@ async def test_creation_keeps_cursors_where_they_are(world: SegmentWorld) -> Non
     assert [await world.unread(ref, one) for one in "stu"] == [[1], [], [0, 1]]
 
 
-async def test_another_incarnation(world: SegmentWorld) -> None:
+async def test_request_of_another_incarnation_is_refused(world: SegmentWorld) -> None:
     other = SegmentRef(parent(world).name, 2, 0)
     with pytest.raises(OtherIncarnation):
         await world.host.ask(FencingToken(2, 1), Create("op", other, ()))
@@ -145,10 +145,10 @@ async def test_a_seek_is_done_once_per_operation(world: SegmentWorld) -> None:
     await world.host.ask(FencingToken(2, 2), ClearBacklog("clear", ref, "s"))
     assert await world.unread(ref, "s") == [30]
     with pytest.raises(CursorMissing):
-        await world.host.ask(FencingToken(2, 3), Seek("op", ref, "nobody", 0))
+        await world.host.ask(FencingToken(2, 3), Seek("op", ref, "absent", 0))
 
 
-async def test_drained_is_told_once_and_taken_back_by_a_seek(world: SegmentWorld) -> None:
+async def test_drain_is_reported_once_and_reverted_by_a_seek(world: SegmentWorld) -> None:
     ref = parent(world)
     await world.publish(ref, 1)
     await world.host.ask(FencingToken(1, 2), Seal("op", ref, children(world)))
@@ -164,11 +164,11 @@ async def test_drained_is_told_once_and_taken_back_by_a_seek(world: SegmentWorld
     assert status.drained == {("s", 1)}
 
 
-async def test_readers_are_closed_also_where_there_are_none(world: SegmentWorld) -> None:
-    assert await world.host.ask(FencingToken(1, 2), CloseReader("op", parent(world), "s", "nobody", 3)) == Done()
-    assert await world.host.ask(FencingToken(1, 2), CloseReader("op", children(world)[0], "s", "nobody", 3)) == Done()
-    assert await world.host.ask(FencingToken(1, 3), GrantReader("op", parent(world), "s", "somebody", 4)) == Done()
-    assert await world.host.ask(FencingToken(1, 3), GrantReader("op", children(world)[0], "s", "somebody", 4)) == Done()
+async def test_closing_readers_without_readers_succeeds(world: SegmentWorld) -> None:
+    assert await world.host.ask(FencingToken(1, 2), CloseReader("op", parent(world), "s", "absent", 3)) == Done()
+    assert await world.host.ask(FencingToken(1, 2), CloseReader("op", children(world)[0], "s", "absent", 3)) == Done()
+    assert await world.host.ask(FencingToken(1, 3), GrantReader("op", parent(world), "s", "member", 4)) == Done()
+    assert await world.host.ask(FencingToken(1, 3), GrantReader("op", children(world)[0], "s", "member", 4)) == Done()
     with pytest.raises(StaleRequest):
         await world.host.ask(FencingToken(1, 1), Fence("op", parent(world)))
 
@@ -184,12 +184,12 @@ async def test_a_deleted_cursor_is_forgotten(world: SegmentWorld) -> None:
     assert (status.cursors, status.drained) == (frozenset(), frozenset())
 
 
-def test_what_the_hosts_say_they_can(world: SegmentWorld) -> None:
+def test_hosts_report_their_capabilities(world: SegmentWorld) -> None:
     able = world.host.capabilities
     assert able.has_drain_events and able.has_fencing and able.has_dedup_handover and able.tells_children
 
 
-async def test_figures_of_segments(world: SegmentWorld) -> None:
+async def test_stats_of_segments(world: SegmentWorld) -> None:
     ref, missing = parent(world), children(world)[1]
     await world.publish(ref, 0, 1, 2)
     await world.acknowledge(ref, "s", 1)

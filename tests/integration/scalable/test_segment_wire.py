@@ -118,7 +118,7 @@ class HeldSeal:
 # -- attaching
 
 
-async def test_only_segments_of_the_layout_or_the_running_operation_can_be_attached_to(node: Node) -> None:
+async def test_only_segments_of_layout_or_operation_can_be_attached(node: Node) -> None:
     stranger = f"segment://{TOPIC.namespace_path}/orders/0000-ffff-7"
     other_range = f"segment://{TOPIC.namespace_path}/orders/0000-7fff-0"
     other_topic = f"segment://{TOPIC.namespace_path}/nothing/0000-ffff-0"
@@ -162,7 +162,7 @@ async def test_an_unknown_subscription_waits_for_the_registry(node: Node) -> Non
         seen.clear()
         assert (await client.subscribe(str(PARENT.name), "s", 2)).kind == BaseCommand.SUCCESS
         reader = await client.subscribe(str(PARENT.name), "reader", 3, durable=False, subType=0)
-        assert (reader.kind, seen) == (BaseCommand.SUCCESS, [])  # known, or nobody's business
+        assert (reader.kind, seen) == (BaseCommand.SUCCESS, [])  # known, or not durable
 
 
 # -- who is let in
@@ -175,7 +175,7 @@ async def attached(client: RawClient, who: str, generation: int | None = None, i
     return await client.subscribe(str(PARENT.name), "s", consumer_name=f"{who}-seg-0", subType=exclusive, **grant)
 
 
-async def test_a_client_without_generations_that_was_closed_comes_back_when_it_is_named(node: Node) -> None:
+async def test_closed_client_without_generation_returns_when_named(node: Node) -> None:
     ask = host_of(node).ask
     async with client_of(node) as old, client_of(node) as new:
         assert (await attached(old, "old")).kind == BaseCommand.SUCCESS
@@ -192,7 +192,7 @@ async def test_a_client_without_generations_that_was_closed_comes_back_when_it_i
         assert (await attached(old, "old")).kind == BaseCommand.SUCCESS
 
 
-async def test_a_consumer_of_an_assignment_that_is_over_is_refused_for_good(node: Node) -> None:
+async def test_consumer_of_an_ended_assignment_is_refused(node: Node) -> None:
     async with client_of(node, extensions=True) as old, client_of(node, extensions=True) as new:
         assert (await attached(old, "old", 4)).kind == BaseCommand.SUCCESS
         await host_of(node).ask(FencingToken(1, 9), CloseReader("op", PARENT, "s", "old", 5))
@@ -206,7 +206,7 @@ async def test_a_consumer_of_an_assignment_that_is_over_is_refused_for_good(node
         assert (await attached(old, "old", 7)).kind == BaseCommand.SUCCESS  # given to it again
 
 
-async def test_the_newer_assignment_ends_the_older_and_its_acks_move_nothing(node: Node) -> None:
+async def test_newer_assignment_closes_the_older_and_ignores_its_acks(node: Node) -> None:
     cursor = loaded(node).subscriptions["s"].cursor
     async with client_of(node, extensions=True) as old, client_of(node, extensions=True) as new:
         await new.producer(str(PARENT.name), producer_id=9)
@@ -219,7 +219,9 @@ async def test_the_newer_assignment_ends_the_older_and_its_acks_move_nothing(nod
         old.ack(first, ack_type=pb.CommandAck.Cumulative)
         await old.barrier()
         assert cursor.mark_delete == first
-        assert (await attached(new, "new", 6)).kind == BaseCommand.SUCCESS  # nobody told it to go: a higher one came
+        assert (
+            await attached(new, "new", 6)
+        ).kind == BaseCommand.SUCCESS  # no close request: a higher generation attached
         old.ack(third, ack_type=pb.CommandAck.Cumulative)
         await old.barrier()
         assert cursor.mark_delete == first
@@ -228,7 +230,7 @@ async def test_the_newer_assignment_ends_the_older_and_its_acks_move_nothing(nod
         await old.expect(BaseCommand.CLOSE_CONSUMER)
 
 
-async def test_fences_outlive_the_broker(tmp_path: Path) -> None:
+async def test_reader_fences_survive_a_restart(tmp_path: Path) -> None:
     async with serving(tmp_path) as node:
         await save_record(node, TOPIC, split_record())
         ask = host_of(node).ask
@@ -247,7 +249,7 @@ async def test_fences_outlive_the_broker(tmp_path: Path) -> None:
         assert (await attached(client, "new", 5)).kind == BaseCommand.SUCCESS
 
 
-async def test_a_subscription_made_again_begins_without_a_fence(node: Node) -> None:
+async def test_recreated_subscription_has_no_fence(node: Node) -> None:
     ask = host_of(node).ask
     await ask(FencingToken(1, 9), CloseReader("op", PARENT, "s", "old", 5))
     await ask(FencingToken(1, 10), DeleteCursor("op", PARENT, "s"))
@@ -257,7 +259,7 @@ async def test_a_subscription_made_again_begins_without_a_fence(node: Node) -> N
 
 
 @pytest.mark.parametrize("start", ["Earliest", "Latest"])
-async def test_who_registers_without_a_start_says_it_here_and_means_when_it_registered(node: Node, start: str) -> None:
+async def test_initial_position_from_subscribe_is_resolved_at_registration_time(node: Node, start: str) -> None:
     async with client_of(node) as client:
         await client.producer(str(PARENT.name))
         client.send(1)
@@ -272,7 +274,7 @@ async def test_who_registers_without_a_start_says_it_here_and_means_when_it_regi
         assert await client.messages(len(expected)) == expected
 
 
-async def test_a_subscription_that_nobody_registers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unregistered_subscription_is_not_found(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.broker.segment.pending_cursors.REGISTRY_SECONDS", 0.05)
     monkeypatch.setattr("anabranch.broker.segment.pending_cursors.ASK_SECONDS", 0.01)
     EventsOf(owned(node), lambda _: None)
@@ -282,8 +284,8 @@ async def test_a_subscription_that_nobody_registers(node: Node, monkeypatch: pyt
     assert "new" not in loaded(node).subscriptions
 
 
-async def test_a_refusal_of_the_registry_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that a checkpoint group has, which has no cursors: nobody waits for what will never be."""
+async def test_refusal_of_the_registry_is_answered_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a checkpoint group, which has no cursors: the request fails at once instead of waiting."""
     monkeypatch.setattr("anabranch.broker.segment.pending_cursors.REGISTRY_SECONDS", 3_600.0)
     topic = "topic://public/default/groups"
     async with serving(tmp_path) as node, client_of(node) as client, layout_client(node) as member:
@@ -317,7 +319,7 @@ async def test_a_subscription_is_not_deleted_on_one_segment(node: Node) -> None:
 # -- sealing
 
 
-async def test_peers_of_our_own_kind_are_told_the_children_at_once(node: Node) -> None:
+async def test_producers_with_extensions_get_the_children_at_once(node: Node) -> None:
     async with client_of(node, extensions=True) as client:
         await client.producer(str(PARENT.name), producer_name="p")
         client.send(7)
@@ -349,7 +351,7 @@ async def test_peers_of_our_own_kind_are_told_the_children_at_once(node: Node) -
     assert loaded(node).log.last_position == facts.last_position
 
 
-async def test_foreign_producers_are_told_what_pulsar_says(node: Node) -> None:
+async def test_other_producers_get_the_errors_of_pulsar(node: Node) -> None:
     async with client_of(node) as client:
         await client.producer(str(PARENT.name), producer_name="p")
         held = HeldSeal(loaded(node))
@@ -368,7 +370,7 @@ async def test_foreign_producers_are_told_what_pulsar_says(node: Node) -> None:
         assert (await client.producer(str(PARENT.name))).body.error == ServerError.TopicTerminatedError
 
 
-async def test_a_seal_that_fails_takes_what_waited_in_its_order(node: Node) -> None:
+async def test_failed_seal_stores_waiting_publishes_in_order(node: Node) -> None:
     topic = loaded(node)
     async with client_of(node, extensions=True) as client:
         await client.producer(str(PARENT.name), producer_name="p")
@@ -393,7 +395,7 @@ async def test_a_seal_that_fails_takes_what_waited_in_its_order(node: Node) -> N
         assert (await seal(node, 10)).sequence_ids == (("p", 2),)
 
 
-async def test_consumers_hear_of_the_end_when_they_are_through(node: Node) -> None:
+async def test_consumers_are_notified_at_the_end_of_the_segment(node: Node) -> None:
     host, events = host_of(node), list[HostEvent]()
     host.listen(events.append)
     async with client_of(node, version="Pulsar-Java-v5") as client:
@@ -410,7 +412,7 @@ async def test_consumers_hear_of_the_end_when_they_are_through(node: Node) -> No
     await until(lambda: events == [Drained(PARENT, "s", 0)])
 
 
-async def test_delayed_messages_of_a_sealed_segment_are_delivered_before_it_is_drained(node: Node) -> None:
+async def test_sealed_segment_delivers_delayed_messages_before_drain(node: Node) -> None:
     host, events = host_of(node), list[HostEvent]()
     host.listen(events.append)
     now_ms = node.services.clock.now_ms()
@@ -435,7 +437,7 @@ async def test_delayed_messages_of_a_sealed_segment_are_delivered_before_it_is_d
 # -- ancestors and duplicates
 
 
-async def test_a_producer_on_a_child_learns_what_its_ancestors_have(node: Node) -> None:
+async def test_producer_on_a_child_gets_sequences_of_its_ancestors(node: Node) -> None:
     async with client_of(node, extensions=True) as client:
         await client.producer(str(PARENT.name), producer_name="p")
         client.send(5)
@@ -455,7 +457,7 @@ async def test_a_producer_on_a_child_learns_what_its_ancestors_have(node: Node) 
         assert not (await foreign.producer(str(HIGH.name), producer_name="r")).body.ancestors
 
 
-async def test_ancestors_of_other_brokers_are_asked_there(tmp_path: Path) -> None:
+async def test_ancestors_on_other_brokers_are_asked(tmp_path: Path) -> None:
     async with nodes(tmp_path, "a", "b") as brokers:
         a, b = brokers
         topic = next(
@@ -487,7 +489,7 @@ def key_at(low: int, high: int) -> str:
     return next(key for key in (f"k{n}" for n in range(10_000)) if low <= key_hash(key) & 0xFFFF <= high)
 
 
-async def test_a_producer_that_routes_otherwise_is_refused(node: Node) -> None:
+async def test_producer_with_another_key_routing_is_refused(node: Node) -> None:
     inside, outside = key_at(0, 0x7FFF), key_at(0x8000, 0xFFFF)
     async with client_of(node) as client:
         await client.producer(str(LOW.name), producer_name="p")
@@ -520,7 +522,7 @@ async def test_the_ring_hash_is_the_topics(node: Node) -> None:
 @pytest.mark.parametrize(
     "spelling", ["persistent://public/default/orders", "orders", "non-persistent://public/default/orders"]
 )
-async def test_the_regular_spelling_of_a_scalable_topic_is_not_there(node: Node, spelling: str) -> None:
+async def test_regular_name_of_a_scalable_topic_is_not_found(node: Node, spelling: str) -> None:
     async with client_of(node) as client:
         answers: list[Callable[[], Awaitable[Any]]] = [
             lambda: client.ask(BaseCommand.LOOKUP, topic=spelling),
@@ -546,7 +548,7 @@ async def test_no_regular_topic_is_made_beside_a_scalable_one(node: Node) -> Non
     assert not await node.services.catalog.exists(TopicName.parse(name))
 
 
-async def test_graves_are_forgotten_after_a_while(node: Node) -> None:
+async def test_expired_tombstones_are_deleted(node: Node) -> None:
     services, host = node.services, host_of(node)
     await host.ask(FencingToken(1, 20), Delete("op", HIGH))
     await host.ask(FencingToken(1, 20), Fence("op", replace(HIGH, name=TopicName.parse(f"{HIGH.name}9"))))
@@ -562,7 +564,7 @@ async def test_graves_are_forgotten_after_a_while(node: Node) -> None:
     assert await store.get(services.catalog.topic_key(HIGH.name)) is None
 
 
-async def test_a_seek_of_a_consumer_takes_a_drain_back(node: Node) -> None:
+async def test_seek_of_a_consumer_reverts_a_drain(node: Node) -> None:
     host, events = host_of(node), list[HostEvent]()
     host.listen(events.append)
     async with client_of(node) as client:
@@ -578,7 +580,7 @@ async def test_a_seek_of_a_consumer_takes_a_drain_back(node: Node) -> None:
         await until(lambda: events[1:] == [Refilled(PARENT, "s", 1)])
 
 
-async def test_a_namespaces_time_to_live_reaches_sleeping_segments(node: Node) -> None:
+async def test_namespace_ttl_applies_to_unloaded_segments(node: Node) -> None:
     services = node.services
     await host_of(node).ask(FencingToken(1, 20), Delete("op", HIGH))
     for name in (PARENT.name, LOW.name):
@@ -591,7 +593,7 @@ async def test_a_namespaces_time_to_live_reaches_sleeping_segments(node: Node) -
     await services.topics._unloaded_scan.round()
     assert loaded(node).policies.ttl_seconds == 7
     assert loaded(node, LOW.name).policies.retention == services.topics._factory.segments.logs.retention  # type: ignore[union-attr]  # it serves them
-    assert services.topics.loaded(HIGH.name) is None  # a grave
+    assert services.topics.loaded(HIGH.name) is None  # a tombstone
 
 
 def test_names_are_what_backing_topic_says() -> None:

@@ -109,7 +109,7 @@ class Reader:
             )
 
     def look(self) -> None:
-        """At everything that it was told meanwhile."""
+        """All assignments that arrived meanwhile."""
         for one in self.client.raw.take_all():
             if one.kind == BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
                 self.follow(one.body.assignment)
@@ -132,7 +132,7 @@ async def until_shared(readers: Iterable[Reader], segments: Iterable[int]) -> No
 
 
 async def test_the_close_of_an_old_connection_after_the_new_one_has_registered(tmp_path: Path) -> None:
-    """As after a cable was pulled: the broker hears of the death of the first when the second is long there."""
+    """As after a pulled cable: the broker detects the loss of the first connection long after the second registered."""
     async with serving(tmp_path, session_grace_seconds=0.2) as world, AsyncExitStack() as stack:
         await admin_of(world.node).create(TOPIC, 2, {})
         old = await stack.enter_async_context(layout_client(world.node))
@@ -153,7 +153,7 @@ async def test_the_close_of_an_old_connection_after_the_new_one_has_registered(t
             assert len(ids(await new.assignment())) == 1, "the session hears what concerns it"
 
 
-async def test_what_an_old_connection_still_says_counts_for_nothing(tmp_path: Path) -> None:
+async def test_messages_of_a_replaced_connection_are_ignored(tmp_path: Path) -> None:
     async with (
         serving(tmp_path) as world,
         layout_client(world.node) as old,
@@ -169,19 +169,19 @@ async def test_what_an_old_connection_still_says_counts_for_nothing(tmp_path: Pa
         assert await world.consumers() == {"a": [0, 1]}
 
 
-async def test_two_consumers_of_one_name_are_one_and_the_last_one_is_told(tmp_path: Path) -> None:
+async def test_second_consumer_of_one_name_replaces_the_first(tmp_path: Path) -> None:
     async with serving(tmp_path) as world, AsyncExitStack() as stack:
         await admin_of(world.node).create(TOPIC, 3, {})
         clients = [await stack.enter_async_context(layout_client(world.node)) for _ in range(4)]
         for client in clients:
-            assert ids((await client.register(TOPIC, "s", "twin")).assignment) == [0, 1, 2]
+            assert ids((await client.register(TOPIC, "s", "same")).assignment) == [0, 1, 2]
         for client in clients[:-1]:
             assert ids(await client.assignment()) == []
-        assert await world.consumers() == {"twin": [0, 1, 2]}
+        assert await world.consumers() == {"same": [0, 1, 2]}
         await admin_of(world.node).split(TOPIC, 0, 2, None, None)
-        told = await clients[-1].assignment()
-        while ids(told) != [1, 2, 3, 4]:  # the parent is empty: its children follow at once
-            told = await clients[-1].assignment()
+        update = await clients[-1].assignment()
+        while ids(update) != [1, 2, 3, 4]:  # the parent is empty: its children follow at once
+            update = await clients[-1].assignment()
         for client in clients[:-1]:
             await client.raw.barrier()
             assert not client.raw.has(BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
@@ -197,9 +197,9 @@ async def test_one_consumer_of_a_shared_connection_is_closed(tmp_path: Path) -> 
             await shared.register(TOPIC, "other", "a", 3)
             answer = await shared.raw.ask(BaseCommand.SCALABLE_TOPIC_LEAVE, consumer_id=1)
             assert answer.kind == BaseCommand.SUCCESS
-            told = await shared.assignment(2)
-            while ids(told) != [0, 1, 2, 3]:
-                told = await shared.assignment(2)
+            update = await shared.assignment(2)
+            while ids(update) != [0, 1, 2, 3]:
+                update = await shared.assignment(2)
             assert await world.consumers() == {"b": [0, 1, 2, 3]}
             assert await world.consumers("other") == {"a": [0, 1, 2, 3]}
             gone = await shared.raw.ask(BaseCommand.SCALABLE_TOPIC_LEAVE, consumer_id=1)
@@ -208,7 +208,7 @@ async def test_one_consumer_of_a_shared_connection_is_closed(tmp_path: Path) -> 
         await world.until_sessions(subscription="other")
 
 
-async def test_a_foreign_consumer_on_a_shared_connection_leaves_by_closing_its_readers(tmp_path: Path) -> None:
+async def test_other_client_leaves_by_closing_its_readers(tmp_path: Path) -> None:
     """Pulsar's client has no word for leaving: one of two consumers closes its readers, the connection stays."""
     async with Node(plain_settings(tmp_path)) as node, layout_client(node, extensions=False) as shared:
         await admin_of(node).create(TOPIC, 2, {})
@@ -229,13 +229,13 @@ async def test_a_foreign_consumer_on_a_shared_connection_leaves_by_closing_its_r
             assert opened.kind == BaseCommand.SUCCESS, opened
         await shared.raw.ask(BaseCommand.CLOSE_CONSUMER, consumer_id=11)
         await world.until_sessions("b")
-        told = await shared.assignment(2)
-        while ids(told) != [0, 1]:
-            told = await shared.assignment(2)
+        update = await shared.assignment(2)
+        while ids(update) != [0, 1]:
+            update = await shared.assignment(2)
 
 
-async def test_a_seek_leads_a_foreign_consumer_to_the_parent_and_lets_it_in_nowhere_else(tmp_path: Path) -> None:
-    """It knows no generations: it is told an empty list, then the parent, which it alone may attach to."""
+async def test_seek_sends_other_client_to_the_parent_only(tmp_path: Path) -> None:
+    """It knows no generations: it gets an empty assignment, then the parent, which it alone may attach to."""
     async with Node(plain_settings(tmp_path)) as node, layout_client(node, extensions=False) as client:
         admin, exclusive = admin_of(node), {"subType": pb.CommandSubscribe.Exclusive}
         await admin.create(TOPIC, 1, {})
@@ -246,19 +246,19 @@ async def test_a_seek_leads_a_foreign_consumer_to_the_parent_and_lets_it_in_nowh
         await client.raw.receipt()
         await admin.split(TOPIC, 0, 2, None, None)
         await admin.clear_backlog(TOPIC, "s")
-        told = await client.assignment()
-        while ids(told) != [1, 2]:
-            told = await client.assignment()
-        child = next(one for one in told.segments if one.segment_id == 1).segment_topic
+        update = await client.assignment()
+        while ids(update) != [1, 2]:
+            update = await client.assignment()
+        child = next(one for one in update.segments if one.segment_id == 1).segment_topic
         opened = await client.raw.subscribe(child, "s", 11, consumer_name="a-seg-1", **exclusive)
         assert opened.kind == BaseCommand.SUCCESS, opened
         await admin.seek(TOPIC, "s", 0)
         assert ids(await client.assignment()) == []
-        told = await client.assignment()
-        assert ids(told) == [0]
+        update = await client.assignment()
+        assert ids(update) == [0]
         refused = await client.raw.subscribe(child, "s", 12, consumer_name="a-seg-1", **exclusive)
         assert refused.body.error == ServerError.ConsumerBusy, refused
-        parent = told.segments[0].segment_topic
+        parent = update.segments[0].segment_topic
         opened = await client.raw.subscribe(parent, "s", 13, consumer_name="a-seg-0", **exclusive)
         assert opened.kind == BaseCommand.SUCCESS, opened
 
@@ -266,7 +266,7 @@ async def test_a_seek_leads_a_foreign_consumer_to_the_parent_and_lets_it_in_nowh
 # -- names
 
 
-async def test_both_spellings_are_one_topic_with_one_controller(tmp_path: Path) -> None:
+async def test_both_spellings_of_a_name_share_one_controller(tmp_path: Path) -> None:
     async with (
         serving(tmp_path) as world,
         layout_client(world.node) as one,
@@ -292,7 +292,7 @@ async def test_both_spellings_are_one_topic_with_one_controller(tmp_path: Path) 
 ODD = ["a/b", "a%2Fb", "100%", "x#y?z", "größe ü 水", "..", "a b+c&d", "%00"]
 
 
-async def test_subscriptions_and_consumers_with_odd_names_are_told_apart_and_survive_a_restart(tmp_path: Path) -> None:
+async def test_odd_names_are_distinct_and_survive_a_restart(tmp_path: Path) -> None:
     shelf = Shelf()
     before: dict[str, tuple[list[int], int]] = {}
     async with serving(tmp_path, shelf) as world, layout_client(world.node) as client:
@@ -317,7 +317,7 @@ async def test_subscriptions_and_consumers_with_odd_names_are_told_apart_and_sur
 
 
 @pytest.mark.parametrize("bad", ["", " ", "a\x00b"])
-async def test_names_that_are_none_are_refused(tmp_path: Path, bad: str) -> None:
+async def test_invalid_names_are_refused(tmp_path: Path, bad: str) -> None:
     async with serving(tmp_path) as world, layout_client(world.node) as client:
         await admin_of(world.node).create(TOPIC, 1, {})
         assert (await client.register(TOPIC, bad, "a")).HasField("error")
@@ -328,7 +328,7 @@ async def test_names_that_are_none_are_refused(tmp_path: Path, bad: str) -> None
 # -- shares
 
 
-async def test_drained_segments_that_are_kept_for_days_do_not_count(tmp_path: Path) -> None:
+async def test_retained_drained_segments_are_not_assigned(tmp_path: Path) -> None:
     """Twelve sealed and read ones beside six active ones: three consumers have two of these each."""
     async with serving(tmp_path) as world, AsyncExitStack() as stack:
         admin = admin_of(world.node)
@@ -354,7 +354,7 @@ async def test_drained_segments_that_are_kept_for_days_do_not_count(tmp_path: Pa
         assert sorted((await admin.subscription(TOPIC, "s"))["drained"]) == sorted(set(found.segments) - set(active))
 
 
-async def test_who_joins_or_leaves_moves_at_most_its_share(tmp_path: Path) -> None:
+async def test_join_or_leave_moves_at_most_one_share(tmp_path: Path) -> None:
     """ceil(segments / consumers), and nothing between those who stay."""
     segments = 13
     async with serving(tmp_path) as world, AsyncExitStack() as stack:
@@ -379,7 +379,7 @@ async def test_who_joins_or_leaves_moves_at_most_its_share(tmp_path: Path) -> No
             assert all(before[reader.consumer] <= reader.held for reader in readers)
 
 
-async def test_a_new_leader_keeps_the_children_with_those_who_have_them(tmp_path: Path) -> None:
+async def test_new_leader_keeps_children_with_their_consumers(tmp_path: Path) -> None:
     """After splits and drains, and with a segment on its way from one to another."""
     shelf = Shelf()
     async with serving(tmp_path, shelf) as world, AsyncExitStack() as stack:
@@ -410,7 +410,7 @@ async def test_a_new_leader_keeps_the_children_with_those_who_have_them(tmp_path
         assert all(not reader.taken or reader.taken == [1] for reader in back)
 
 
-async def test_a_merged_child_waits_for_the_slower_of_its_parents(tmp_path: Path) -> None:
+async def test_merged_child_waits_for_both_parents(tmp_path: Path) -> None:
     async with serving(tmp_path) as world, layout_client(world.node) as client:
         await admin_of(world.node).create(TOPIC, 3, {})
         reader = Reader(client, "a")

@@ -77,7 +77,7 @@ def spread(kind: str, count: int, chance: random.Random) -> dict[int, float]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(["one", "few", "one-sided", "heavy-tailed", "even"]), st.integers(2, 6), st.integers(0, 2**32))
-def test_constant_loads_soon_stand_still(kind: str, count: int, seed: int) -> None:
+def test_constant_loads_reach_a_stable_table(kind: str, count: int, seed: int) -> None:
     loads = spread(kind, count, random.Random(seed))
     first = dealt(count)
     before = totals(first, loads, count)
@@ -96,7 +96,7 @@ def test_constant_loads_soon_stand_still(kind: str, count: int, seed: int) -> No
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 5), st.integers(0, 2**32))
-def test_few_moves_for_one_busy_broker(count: int, seed: int) -> None:
+def test_one_busy_broker_needs_few_moves(count: int, seed: int) -> None:
     """Four busy slots on one broker: a handful of exchanges, not a reshuffle."""
     chance = random.Random(seed)
     table = dealt(count)
@@ -110,7 +110,7 @@ def test_few_moves_for_one_busy_broker(count: int, seed: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 4), st.integers(0, 2**32))
-def test_noise_moves_nothing_for_long(count: int, seed: int) -> None:
+def test_load_fluctuations_cause_no_lasting_moves(count: int, seed: int) -> None:
     """Loads that go up and down by a tenth around a level state."""
     chance = random.Random(seed)
     base = {slot: (0.5 + chance.random()) * MIB for slot in range(SLOTS)}
@@ -120,12 +120,12 @@ def test_noise_moves_nothing_for_long(count: int, seed: int) -> None:
         assert exchange_slots(table, measured(table, now, count)) == table
 
 
-def test_a_busy_slot_alone_stays_where_it_is() -> None:
+def test_single_busy_slot_does_not_move() -> None:
     table = dealt(3)
     assert exchange_slots(table, measured(table, {5: 500 * MIB}, 3)) == table
 
 
-def test_what_is_level_enough_is_left_alone_and_what_is_not_gets_level() -> None:
+def test_only_uneven_loads_are_balanced() -> None:
     table = dealt(2)
     mine = sorted(table.held_by(incarnations(2)[0]))
     near = dict.fromkeys(mine[:12], 10 * MIB) | dict.fromkeys(sorted(table.held_by(incarnations(2)[1]))[:10], 10 * MIB)
@@ -137,8 +137,8 @@ def test_what_is_level_enough_is_left_alone_and_what_is_not_gets_level() -> None
     assert moves == 12, "six for six"
 
 
-@pytest.mark.parametrize("why", ["old report", "no report", "moving", "somebody is dead", "alone"])
-def test_it_waits_until_all_is_at_rest_and_measured(why: str) -> None:
+@pytest.mark.parametrize("why", ["old report", "no report", "moving", "dead holder", "alone"])
+def test_no_exchange_while_slots_move_or_loads_are_missing(why: str) -> None:
     table = dealt(2)
     loads = dict.fromkeys(sorted(table.held_by(incarnations(2)[0]))[:8], 10 * MIB)
     members = measured(table, loads, 2)
@@ -152,7 +152,7 @@ def test_it_waits_until_all_is_at_rest_and_measured(why: str) -> None:
             members["b1"] = replace(members["b1"], load=None)
         case "moving":
             table = table.with_next_holders({3: incarnations(2)[1]})
-        case "somebody is dead":
+        case "dead holder":
             table = table.with_holders({3: BrokerIncarnation("x", 1)})
         case _:
             del members["b1"]
@@ -162,21 +162,21 @@ def test_it_waits_until_all_is_at_rest_and_measured(why: str) -> None:
 # -- reports
 
 
-def test_reports_come_when_a_table_has_stood_and_when_the_load_has_changed() -> None:
+def test_load_is_reported_after_table_and_load_changes() -> None:
     reporter, held = LoadReporter(), frozenset(range(100))
     loads = {1: 4 * MIB, 2: 1 * MIB}
-    told: list[tuple[float, Load]] = []
+    reports: list[tuple[float, Load]] = []
 
     def look(now: float, serial: int, loads: dict[int, float]) -> bool:
         load = reporter.looked(now, serial, held, loads)
         if load is not None:
-            told.append((now, load))
+            reports.append((now, load))
         return load is not None
 
     assert not look(0, 7, loads)
     assert not look(REST_SECONDS / 2, 7, loads)
     assert look(REST_SECONDS, 7, loads)
-    assert told[-1][1].total == 5 * MIB
+    assert reports[-1][1].total == 5 * MIB
     assert not look(REST_SECONDS + 10, 7, {1: 4.2 * MIB, 2: 1.1 * MIB}), "not worth a write"
     assert look(REST_SECONDS + 20, 7, {1: 1 * MIB, 2: 4 * MIB}), "the same total, another slot"
     assert look(REST_SECONDS + 30, 7, {1: 1 * MIB, 2: 14 * MIB})
@@ -186,7 +186,7 @@ def test_reports_come_when_a_table_has_stood_and_when_the_load_has_changed() -> 
 
 
 @given(st.dictionaries(st.integers(0, SLOTS - 1), st.floats(0, 1e10), max_size=40))
-def test_a_report_is_small_and_travels_with_the_card(loads: dict[int, float]) -> None:
+def test_load_report_is_small_and_part_of_the_registration(loads: dict[int, float]) -> None:
     info = BrokerInfo("b1", 3, "pulsar://h:1", "http://h:2", "volume", "1.0", 5).with_load(summarize(4, ALL, loads))
     assert decode_broker_info(encode_broker_info(info)) == info
     assert len(encode_broker_info(info)) < 1200

@@ -1,4 +1,4 @@
-"""Several brokers on one data directory and one metadata store, each a process of its own, for tests and soaks.
+"""Several brokers on one data directory and one metadata store, each in its own process, for tests and soaks.
 
 Knows how to start, kill, freeze, cut off and stop them and whom a lookup names; knows nothing of what they do.
 """
@@ -73,9 +73,9 @@ class ClusterProcesses:
         return self
 
     def revive(self) -> None:
-        """Whoever is not there is started again, whoever stands still goes on; all serve when this returns.
+        """Starts dead brokers and resumes stopped ones; all serve when this returns.
 
-        When they cannot, nobody is left: the next test begins with new processes instead of the same trouble.
+        On failure all are stopped, so that the next test begins with new processes.
         """
         try:
             for broker in self.alive:
@@ -117,7 +117,7 @@ class ClusterProcesses:
             found[:] = [broker for broker in self.brokers.values() if broker.service_url == url]
             return bool(found)
 
-        self.until(asked, f"nobody serves {topic}", within_s)
+        self.until(asked, f"no broker serves {topic}", within_s)
         return found[0]
 
     def wait_settled(self, within_s: float = WAIT_S_MAX) -> None:

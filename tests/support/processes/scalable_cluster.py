@@ -40,7 +40,7 @@ class Brokers:
         return rest(self.any(), method, f"/admin/v2/scalable/{NAMESPACE}/{path}", body)
 
     def insist(self, method: str, path: str) -> Any:
-        """Again, at whoever lives, until it is answered: the same operation is not done twice."""
+        """Repeats the call at any running broker until it is answered; operations are idempotent."""
         found: list[Any] = []
 
         def asked() -> bool:
@@ -78,7 +78,7 @@ def scalable_brokers(folder: Path, store: str) -> Iterator[Brokers]:
 
 
 def store_url(store: str) -> str | None:
-    """A place of its own on the shared server; None: SQLite beside the data."""
+    """A separate prefix on the shared server; None: SQLite beside the data."""
     if store == "sqlite":
         return None
     place = f"t{uuid.uuid4().hex[:12]}"
@@ -98,7 +98,7 @@ def kill_at(brokers: Brokers, step: str, method: str, path: str) -> None:
     alive = len(brokers.processes.alive)
     brokers.die_at.write_text(step)
     asking = ask_aside(brokers, method, path)
-    brokers.processes.until(lambda: len(brokers.processes.alive) < alive, f"nobody died at {step}", 30.0)
+    brokers.processes.until(lambda: len(brokers.processes.alive) < alive, f"no broker died at {step}", 30.0)
     asking.join(30.0)
 
 

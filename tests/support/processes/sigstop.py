@@ -1,8 +1,8 @@
-"""SIGSTOP for processes that share an embedded metadata store, at a moment at which the others can go on.
+"""SIGSTOP for processes that share an embedded metadata store, outside of a commit.
 
-A process that stands still in the middle of a commit keeps the writer lock: nobody can write until it goes on or ends,
-as with every lock. What tests want to see is what the others do with a process that is silent; so it is stopped again,
-a little later, until it stands still without the lock. Knows pids and the lock's file, no store.
+A process that is stopped in the middle of a commit keeps the writer lock, and no other process can write until it
+continues or ends. Tests examine how the others treat a silent process. So the process is resumed and stopped again, a
+little later, until it is stopped without the lock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 WRITER_LOCK = "writer.lock"
 _HELD_S = 1.0
-"""A lock that nobody lets go of for so long is held by the one that stands still."""
+"""A lock held for this long belongs to the stopped process."""
 
 
 def stop_outside(pid: int, store: Path) -> None:
@@ -47,7 +47,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def _is_held(path: Path) -> bool:
-    """By somebody who does not let go: the living hold it for moments."""
+    """Whether the lock stays held: running processes hold it only briefly."""
     if not path.exists():
         return False
     fd = os.open(path, os.O_RDWR)

@@ -3,12 +3,12 @@
 A `Broker` is one life of a broker: the real `Cluster` (with keeper, registration, election, mirrors) on a `MemoryStore`
 that loses and delays, and a small model of what a broker does with its slots: it writes records to its log, confirms
 them when they are durable, *and* its fence is held, *and* its lease is valid, *and* the slot is served; it brings them
-to the ledgers later, or when it hands the slot over. Brokers are killed, stopped and let go on, cut off, muted, robbed
+to the ledgers later, or when it hands the slot over. Brokers are killed, stopped and resumed, cut off, muted, robbed
 of their session, drained and started again, between any two effects.
 
 Checked all the time:
-- whoever opens a slot finds everything in the ledgers that was ever confirmed for it;
-- after that nobody who had opened it before confirms anything for it: never two confirming owners;
+- a broker that opens a slot finds in the ledgers everything that was ever confirmed for it;
+- after that no earlier owner confirms anything for it: never two confirming owners;
 - the table's serial and term only grow, and so does each slot's epoch; a holder changes only with its epoch;
 - a slot leaves a living holder only by its own hand, to the heir that was planned (that plans move no more than balance
   needs is a property of `assignment`, tested there).
@@ -68,7 +68,7 @@ class Broker:
         self.generation = 0
         self.cluster: Cluster | None = None
         self.is_dead = self.is_cut = self.is_leaving = False
-        self.over = asyncio.Event()  # told to end, or given up
+        self.over = asyncio.Event()  # asked to stop, or stepped down
         self._is_stopped = False  # takes no more records
         self._open: dict[int, object] = {}  # slot → the opening that is ours
         self._unflushed: dict[int, list[Record]] = {}
@@ -217,7 +217,7 @@ class Broker:
         self._unflushed[slot] = []
 
     async def close_rest(self) -> None:
-        """A broker that stops closes whatever nobody took: all durable, nothing confirmed afterwards."""
+        """A stopping broker closes the slots that were not taken: all durable, nothing confirmed afterwards."""
         self._is_stopped = True
         for slot in list(self._open):
             await self._close(slot)
@@ -277,9 +277,9 @@ class ClusterWorld:
         self.lives: dict[str, Broker] = {}
         self.lines: list[str] = []
         self.error: BaseException | None = None
-        self.waiting: set[tuple[str, int, int]] = set()  # clients of closed slots that nobody has told anything
+        self.waiting: set[tuple[str, int, int]] = set()  # clients of closed slots that got no close notification
         self.records = 0
-        self.loads: dict[int, float] = {}  # slot → bytes per second, whoever serves it
+        self.loads: dict[int, float] = {}  # slot → bytes per second, on any broker
         self.all_confirmed: dict[int, set[Record]] = {}
         self.topics = {slot: TopicRecord() for slot in self.busy}
         self.is_calm = False
@@ -289,7 +289,7 @@ class ClusterWorld:
         self._current: dict[str, asyncio.Task[None]] = {}
         self._stop_listening = self.data.listen(self._see)
 
-    # -- told by brokers
+    # -- called by brokers
 
     def say(self, what: str) -> None:
         self.lines.append(f"{asyncio.get_running_loop().time() - 1000:9.4f}  {what}")
@@ -339,7 +339,7 @@ class ClusterWorld:
         for number, (before, after) in enumerate(zip(old.slots, new.slots, strict=True)):
             if after.epoch != before.epoch + (before.holder != after.holder):
                 self.check(False, f"slot {number}: {before} became {after}")
-            # by the holder itself to its heir, or after the seat was declared dead or followed by a later life
+            # by the holder to the next holder, or after its incarnation was declared dead or replaced
             was = before.holder
             if was is not None and was != after.holder and after.holder != before.next_holder and not new.is_over(was):
                 self.check(False, f"slot {number} was taken from {was}, who was not over")
@@ -357,7 +357,7 @@ class ClusterWorld:
         self._runs[name] = asyncio.get_running_loop().create_task(self._keep_alive(name))
 
     async def _keep_alive(self, name: str) -> None:
-        """A supervisor: whoever ends is started again after a moment."""
+        """A supervisor: a broker that ends is started again after a moment."""
         while True:
             broker = self.lives[name] = Broker(self, name)
             life = self._current[name] = asyncio.get_running_loop().create_task(broker.live())
@@ -439,7 +439,7 @@ class ClusterWorld:
     def unserved(self) -> str | None:
         """Why not everything is served; None: it is."""
         if any(broker.is_dead or broker.over.is_set() for broker in self.lives.values()):
-            return "somebody is leaving or not back yet"
+            return "a broker is leaving or not back yet"
         count = dict.fromkeys(range(SLOTS), 0)
         for broker in self.lives.values():
             if broker.cluster is None:
@@ -468,7 +468,7 @@ class ClusterWorld:
         return asyncio.get_running_loop().time() - begun
 
     async def open_everything(self) -> None:
-        """Whoever holds a slot opens it: what was confirmed is there."""
+        """The holder of each slot opens it: everything confirmed is there."""
         for broker in self.lives.values():
             assert broker.cluster is not None
             for slot in sorted(broker.cluster.serving & self.busy):

@@ -22,9 +22,9 @@ async def scenario(world: ClusterWorld) -> None:
         await asyncio.sleep(1.0)  # and it stays so, with traffic
         world.check(world.unserved() is None, f"served, but not for long: {world.unserved()}")
         await world.open_everything()
-        told = {(broker.name, broker.generation) for broker in world.lives.values()}
-        untold = sorted(one for one in world.waiting if one[:2] in told)
-        world.check(not untold, f"clients wait for ever: {untold[:5]}")
+        alive = {(broker.name, broker.generation) for broker in world.lives.values()}
+        unnotified = sorted(one for one in world.waiting if one[:2] in alive)
+        world.check(not unnotified, f"clients wait for ever: {unnotified[:5]}")
 
 
 def run_seed(seed: int, *, trouble: float, latency_s: float, test: str) -> ClusterWorld:
@@ -43,10 +43,10 @@ def run_seed(seed: int, *, trouble: float, latency_s: float, test: str) -> Clust
     try:
         run_simulated(main())
     except Exception as error:
-        told = "\n".join(world.lines[-LINES_SHOWN:])
+        story = "\n".join(world.lines[-LINES_SHOWN:])
         again = f"ANABRANCH_SEED={seed} pytest -s tests/simulation/{test}.py -k one_seed"
         pytest.fail(
-            f"seed {seed}: {type(error).__name__}: {error}\n{told}\nagain: {again}",
+            f"seed {seed}: {type(error).__name__}: {error}\n{story}\nagain: {again}",
             pytrace=not isinstance(error, AssertionError),
         )
     return world

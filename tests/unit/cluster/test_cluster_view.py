@@ -45,14 +45,14 @@ def test_a_topic_is_where_the_holder_of_its_slot_is_registered() -> None:
     assert known.owner_epoch(TOPIC) == 1 and not known.is_moving(TOPIC) and not known.has_free_slots
 
 
-def test_nobody_serves_what_an_earlier_life_held_or_a_dead_one_holds() -> None:
+def test_slots_of_dead_or_earlier_incarnations_have_no_owner() -> None:
     assert view(held(ONE), info(BrokerIncarnation("one", 2))).owner_info(TOPIC) is None
     assert view(held(ONE)).owner_info(TOPIC) is None
     assert view(held(ONE).with_dead([ONE]), info(ONE)).owner_info(TOPIC) is None
     assert view(Table(), info(ONE)).owner_info(TOPIC) is None and view(Table()).has_free_slots
 
 
-def test_an_older_table_comes_too_late() -> None:
+def test_older_table_is_ignored() -> None:
     known = view(held(TWO, serial=5), info(ONE), info(TWO))
     known.note_table(held(ONE, serial=4))
     assert known.owner_info(TOPIC) == info(TWO)
@@ -60,7 +60,7 @@ def test_an_older_table_comes_too_late() -> None:
     assert known.is_moving(TOPIC)
 
 
-def test_who_else_could_take_slots_and_who_is_a_stranger() -> None:
+def test_finds_other_able_brokers_and_other_volumes() -> None:
     known = view(Table(), info(ONE), info(TWO, is_draining=True))
     assert known.are_others_able("two") and not known.are_others_able("one")
     assert known.broker_on_other_volume("v") is None

@@ -1,4 +1,4 @@
-"""The director: what it writes and has recovered, in which order, whoever dies, comes back or writes meanwhile."""
+"""The director: order of table writes and recoveries while brokers die, return or write the table."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_table_that_is_right_is_left_alone() -> None:
     assert after(TableSeen(held(A, B), 5), there(A, B))[1] == []
 
 
-def test_nobody_there_leaves_the_table_but_names_the_dead() -> None:
+def test_without_members_only_the_dead_are_recorded() -> None:
     effects = after(TableSeen(held(A, B), 5), there())[1]
     assert saved(effects).dead == {A, B}
     assert saved(effects).slots == held(A, B).slots
@@ -98,7 +98,7 @@ def test_nobody_there_leaves_the_table_but_names_the_dead() -> None:
 # -- a broker dies
 
 
-def test_dead_then_recovered_then_given_to_others() -> None:
+def test_dead_broker_is_recovered_before_its_slots_move() -> None:
     director, effects = after(TableSeen(held(A, B), 5), there(A))
     assert effects == [SaveTable(replace(held(A, B), dead=frozenset({B}), term=2, serial=11), 5, "b#1 is gone")]
     assert director.handle(TableSaved(6)) == [Recover(B)], "not before the table names it dead"
@@ -111,28 +111,28 @@ def test_dead_then_recovered_then_given_to_others() -> None:
     assert director.handle(TableSaved(7)) == []
 
 
-def test_the_next_director_goes_on_from_the_table() -> None:
+def test_next_director_continues_from_the_table() -> None:
     table = replace(held(A, B), dead=frozenset({B}))
     director, effects = after(TableSeen(table, 5), there(A))
     assert effects == [Recover(B)]
     assert sizes(saved(director.handle(Recovered(B)))) == {"a": 256}
 
 
-def test_a_recovery_is_asked_for_once_and_again_when_it_failed() -> None:
+def test_failed_recovery_is_requested_again() -> None:
     director, _ = after(TableSeen(replace(held(A, B), dead=frozenset({B})), 5), there(A))
     assert director.handle(there(A)) == []
     assert director.handle(RecoveryFailed(B)) == [Recover(B)]
     assert director.handle(TableSeen(replace(held(A, B), dead=frozenset({B}), serial=11), 6)) == []
 
 
-def test_the_dead_are_recovered_also_when_nobody_else_is_there() -> None:
+def test_dead_broker_is_recovered_without_other_members() -> None:
     director, effects = after(TableSeen(replace(held(B), dead=frozenset({B})), 5), there())
     assert effects == [Recover(B)]
-    assert director.handle(Recovered(B)) == [], "nobody to give them to"
+    assert director.handle(Recovered(B)) == [], "no broker to give them to"
     assert sizes(saved(director.handle(there(A)))) == {"a": 256}
 
 
-def test_several_die_at_once() -> None:
+def test_several_brokers_die_together() -> None:
     director, effects = after(TableSeen(held(A, B, C), 5), there(A))
     assert saved(effects).dead == {B, C}
     assert director.handle(TableSaved(6)) == [Recover(B), Recover(C)]
@@ -142,14 +142,14 @@ def test_several_die_at_once() -> None:
     assert sizes(saved(director.handle(TableSaved(7)))) == {"a": 256}
 
 
-def test_who_holds_nothing_is_nobody_s_loss() -> None:
+def test_vanished_broker_without_slots_is_not_declared_dead() -> None:
     assert after(TableSeen(held(A), 5), there(A, B, draining=B))[0].handle(there(A)) == []
 
 
 # -- lives
 
 
-def test_a_later_life_settles_the_earlier_ones_without_recovery() -> None:
+def test_later_incarnation_settles_earlier_ones_without_recovery() -> None:
     effects = after(TableSeen(replace(held(A, B), dead=frozenset({A})), 5), there(A2, B))[1]
     table = saved(effects)
     assert [type(effect) for effect in effects] == [SaveTable]
@@ -157,7 +157,7 @@ def test_a_later_life_settles_the_earlier_ones_without_recovery() -> None:
     assert table.held_by(A2) == held(A, B).held_by(A), "it gets its own slots again"
 
 
-def test_a_seat_that_was_declared_dead_does_not_live_again_by_registering() -> None:
+def test_dead_incarnation_that_registers_again_stays_dead() -> None:
     dead = replace(held(A, B), dead=frozenset({B}))
     director, effects = after(TableSeen(dead, 5), there(A, B))
     assert effects == [Recover(B)]
@@ -168,13 +168,13 @@ def test_a_seat_that_was_declared_dead_does_not_live_again_by_registering() -> N
     assert director.handle(there(A, BrokerIncarnation("b", 2))) != []
 
 
-def test_an_earlier_life_than_the_one_that_is_over_gets_nothing() -> None:
+def test_incarnation_before_a_recovered_one_gets_no_slots() -> None:
     table = replace(held(A2), over=frozenset({BrokerIncarnation("b", 3)}))
     assert after(TableSeen(table, 5), there(A2, BrokerIncarnation("b", 2)))[1] == []
     assert after(TableSeen(table, 5), there(A2, BrokerIncarnation("b", 4)))[1] != []
 
 
-def test_over_keeps_the_last_life_of_each_broker() -> None:
+def test_over_keeps_the_last_incarnation_of_each_broker() -> None:
     table = Table().settle([BrokerIncarnation("a", 3), BrokerIncarnation("b", 1)]).settle([BrokerIncarnation("a", 2)])
     assert table.over == {BrokerIncarnation("a", 3), BrokerIncarnation("b", 1)}
     assert table.is_lost(BrokerIncarnation("a", 1))
@@ -184,31 +184,31 @@ def test_over_keeps_the_last_life_of_each_broker() -> None:
 # -- moves
 
 
-def test_a_joining_broker_gets_its_share_by_plans() -> None:
+def test_joining_broker_gets_its_share_by_planned_moves() -> None:
     table = saved(after(TableSeen(held(A), 5), there(A, B))[1])
     assert sizes(table) == {"a": 256}, "nothing is taken from the living"
     assert len(table.moving_from(A)) == 128
 
 
-def test_a_plan_for_an_heir_that_died_is_dropped() -> None:
+def test_planned_move_to_a_dead_broker_is_dropped() -> None:
     director, _ = after(TableSeen(held(A), 5), there(A, B))
     director.handle(TableSaved(6))
     assert saved(director.handle(there(A))) == replace(held(A), term=2, serial=12)
 
 
-def test_a_plan_for_an_earlier_life_of_the_heir_is_made_anew() -> None:
+def test_planned_move_to_an_earlier_incarnation_is_replanned() -> None:
     director, _ = after(TableSeen(held(B), 5), there(A, B))
     director.handle(TableSaved(6))
     moving = saved(director.handle(there(A2, B))).moving_from(B)
     assert set(moving.values()) == {A2}
 
 
-def test_a_draining_broker_gives_all_and_gets_nothing() -> None:
+def test_draining_broker_gives_all_slots_and_gets_none() -> None:
     table = saved(after(TableSeen(held(A, B), 5), there(A, B, draining=A))[1])
     assert table.moving_from(A) == dict.fromkeys(held(A, B).held_by(A), B)
 
 
-def test_all_draining_is_nothing_to_do() -> None:
+def test_no_moves_when_all_brokers_drain() -> None:
     effects = after(TableSeen(held(A), 5), MembersSeen({"a": Member(A, True), "b": Member(B, True)}))[1]
     assert effects == []
 
@@ -216,13 +216,13 @@ def test_all_draining_is_nothing_to_do() -> None:
 # -- races
 
 
-def test_no_second_write_while_one_is_on_its_way() -> None:
+def test_no_second_write_while_one_is_in_flight() -> None:
     director, _ = after(TableSeen(Table(), None), there(A))
     assert director.handle(there(A, B)) == []
     assert director.handle(TableSeen(held(C), 9)) == []
 
 
-def test_a_raced_write_is_read_again_and_decided_anew() -> None:
+def test_raced_write_reads_the_table_and_decides_again() -> None:
     director, _ = after(TableSeen(held(A, B), 5), there(A))
     assert director.handle(TableRaced()) == [ReadTable()]
     assert director.handle(there(A)) == [], "on a table that is not known nothing is decided"
@@ -230,14 +230,14 @@ def test_a_raced_write_is_read_again_and_decided_anew() -> None:
     assert saved(effects).dead == {C}
 
 
-def test_a_lost_answer_of_a_write_that_landed() -> None:
+def test_stored_write_with_a_lost_answer() -> None:
     director, effects = after(TableSeen(held(A, B), 5), there(A))
     director.handle(TableRaced())
     assert director.handle(TableSeen(saved(effects), 6)) == [Recover(B)]
 
 
-def test_a_later_table_that_came_before_our_answer_counts() -> None:
-    """The holder's write on top of ours is heard before our own is confirmed."""
+def test_later_table_seen_before_the_answer_is_used() -> None:
+    """The holder's later write is seen before the director's own write is confirmed."""
     director, effects = after(TableSeen(held(A), 5), there(A, B))
     ours = saved(effects)
     done = replace(ours.with_holders(dict(ours.moving_from(A))), serial=ours.serial + 1)
@@ -247,20 +247,20 @@ def test_a_later_table_that_came_before_our_answer_counts() -> None:
     assert saved(director.handle(there(A))).dead == {B}, "b holds half of them by now"
 
 
-def test_late_hints_do_not_take_the_table_back() -> None:
+def test_late_table_notification_is_ignored() -> None:
     director, _ = after(TableSeen(held(A, B), 5), there(A, B))
     assert director.handle(TableSeen(held(A, C, serial=9), 4)) == []
     assert saved(director.handle(there(A))).dead == {B}
 
 
-def test_deposed_by_a_higher_term() -> None:
+def test_steps_down_for_a_higher_term() -> None:
     director, effects = after(TableSeen(held(A, B, term=3), 5), there(A))
     assert effects == [StepDown(3)]
     for event in (TableSeen(held(A, serial=99), 9), there(B), TableRaced(), Recovered(B), Waited()):
         assert director.handle(event) == [], "over for good"
 
 
-def test_deposed_while_writing() -> None:
+def test_steps_down_for_a_higher_term_while_writing() -> None:
     director, _ = after(TableSeen(held(A, B), 5), there(A))
     director.handle(TableRaced())
     assert director.handle(TableSeen(held(A, B, serial=11, term=7), 6)) == [StepDown(7)]
@@ -269,7 +269,7 @@ def test_deposed_while_writing() -> None:
 # -- patience
 
 
-def test_a_director_that_lost_its_own_session_waits_for_the_others() -> None:
+def test_director_that_lost_its_session_waits_for_other_brokers() -> None:
     director, effects = after(TableSeen(held(A, B), 5), there(A), is_patient=True)
     assert effects == [], "the store may have been away for all"
     assert director.handle(there(A, B)) == []
@@ -278,13 +278,13 @@ def test_a_director_that_lost_its_own_session_waits_for_the_others() -> None:
     assert saved(director.handle(Waited())).dead == {B}
 
 
-def test_patience_does_not_hold_up_what_is_certain() -> None:
+def test_waiting_director_still_fills_free_slots() -> None:
     dead = replace(held(A, B), dead=frozenset({B}))
     assert after(TableSeen(dead, 5), there(A), is_patient=True)[1] == [Recover(B)]
     assert saved(after(TableSeen(held(A, B), 5), there(A2), is_patient=True)[1]).over == {A}
 
 
-def test_a_plan_says_why() -> None:
+def test_plan_has_a_reason() -> None:
     members = there(A2).members
     assert plan(replace(held(A, B), dead=frozenset({A})), members, frozenset())[1] == "b#1 is gone; a#1 is settled"
     assert plan(held(A2), there(A2, B).members, frozenset())[1] == "balance"

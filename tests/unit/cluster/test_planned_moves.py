@@ -29,7 +29,7 @@ def done(table: Table) -> Table:
 
 
 @given(st.integers(2, 4), st.integers(0, 3), st.sets(st.integers(0, SLOTS - 1), max_size=SLOTS // 4))
-def test_moved_and_left_there(count: int, to: int, slots: set[int]) -> None:
+def test_moved_slots_stay_at_the_chosen_broker(count: int, to: int, slots: set[int]) -> None:
     table, members = settled(count)
     incarnation = INCARNATIONS[to % count]
     planned = plan_move(table, slots, incarnation)
@@ -46,7 +46,7 @@ def test_moved_and_left_there(count: int, to: int, slots: set[int]) -> None:
         assert plan(after, members, frozenset())[0] == after
 
 
-def test_slots_of_the_dead_are_the_directors() -> None:
+def test_slots_of_dead_brokers_are_not_moved() -> None:
     table, _ = settled(2)
     table = table.with_dead([INCARNATIONS[1]])
     assert plan_move(table, range(SLOTS), INCARNATIONS[0]) == table

@@ -115,8 +115,8 @@ def test_always_balanced_with_the_fewest_moves(changes: list[tuple[str, str]]) -
             assert sum(sizes) == SLOTS
             assert max(sizes) - min(sizes) <= 1
             held = {member.incarnation: len(filled.held_by(member.incarnation)) for member in able}
-            floor, extra = divmod(SLOTS, len(able))
-            surplus = sorted((count - floor for count in held.values()), reverse=True)
+            least, extra = divmod(SLOTS, len(able))
+            surplus = sorted((count - least for count in held.values()), reverse=True)
             least = sum(max(over - (index < extra), 0) for index, over in enumerate(surplus))
             given_up = sum(len(filled.held_by(m.incarnation)) for m in present.values() if m.is_draining)
             assert sum(slot.next_holder is not None for slot in planned.slots) == least + given_up

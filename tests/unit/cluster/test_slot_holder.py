@@ -42,20 +42,20 @@ def handing_over() -> tuple[SlotHolder, Table]:
     return holder, save.table
 
 
-def test_it_begins_by_reading() -> None:
+def test_reads_the_table_first() -> None:
     holder, effects = after()
     assert effects == [ReadTable()]
     assert not holder.is_empty, "it does not know yet"
 
 
-def test_it_serves_what_it_holds() -> None:
+def test_serves_the_slots_it_holds() -> None:
     holder, effects = after(TableSeen(of(A), 5))
     assert effects == [Serve(ALL)]
     assert holder.serving == ALL
     assert holder.handle(TableSeen(of(A, serial=11), 6)) == [], "nothing changed"
 
 
-def test_a_table_without_us_is_nothing_to_do() -> None:
+def test_table_without_this_broker_has_no_effect() -> None:
     holder, effects = after(TableSeen(of(B), 5))
     assert effects == []
     assert holder.is_empty
@@ -78,14 +78,14 @@ def test_stop_serving_then_close_then_write_then_done() -> None:
     assert all(table.slots[n] == Slot(B, 2) for n in SOME)
 
 
-def test_nothing_is_written_before_it_is_closed() -> None:
+def test_table_is_not_written_before_topics_are_closed() -> None:
     holder, _ = after(TableSeen(of(A), 5), TableSeen(moving(), 6))
     assert holder.handle(TableSeen(moving(serial=12), 7)) == []
     assert holder.handle(TableRaced()) == [ReadTable()]
     assert holder.handle(TableSeen(moving(serial=12), 7)) == []
 
 
-def test_more_is_planned_while_some_is_being_closed() -> None:
+def test_further_moves_planned_while_closing() -> None:
     holder, _ = after(TableSeen(of(A), 5), TableSeen(moving(), 6))
     more = SOME | {7}
     assert holder.handle(TableSeen(moving(slots=more, serial=12), 7)) == [Serve(ALL - more), Close(((7, B),))]
@@ -95,12 +95,12 @@ def test_more_is_planned_while_some_is_being_closed() -> None:
     assert save.table.held_by(B) == {7}, "what is ready goes at once"
 
 
-def test_a_seat_that_holds_what_it_never_served_hands_it_over_as_well() -> None:
+def test_slot_that_was_never_served_is_handed_over() -> None:
     _, effects = after(TableSeen(moving(slots=ALL), 6))
     assert effects == [Close(tuple((n, B) for n in range(SLOTS)))]
 
 
-def test_given_all_away_it_is_empty() -> None:
+def test_is_empty_after_all_slots_moved() -> None:
     holder, _ = after(TableSeen(moving(slots=ALL), 6), Closed(ALL), TableSaved(7))
     assert holder.is_empty
     assert holder.serving == frozenset()
@@ -109,14 +109,14 @@ def test_given_all_away_it_is_empty() -> None:
 # -- plans that change
 
 
-def test_a_plan_dropped_while_closing_is_served_again_when_closed() -> None:
+def test_move_dropped_while_closing_serves_again_when_closed() -> None:
     holder, _ = after(TableSeen(of(A), 5), TableSeen(moving(), 6))
     assert holder.handle(TableSeen(of(A, serial=12), 7)) == [], "it is closing: it cannot be served now"
     assert holder.handle(Closed(SOME)) == [Serve(ALL)]
     assert holder.unsettled == frozenset()
 
 
-def test_a_plan_dropped_after_closing_is_served_again_at_once() -> None:
+def test_move_dropped_after_closing_serves_again_at_once() -> None:
     holder, _ = handing_over()
     assert holder.handle(TableRaced()) == [ReadTable()]
     assert holder.handle(TableSeen(of(A, serial=12), 7)) == [Serve(ALL)]
@@ -126,7 +126,7 @@ def test_a_plan_dropped_after_closing_is_served_again_at_once() -> None:
     ], "a new plan closes anew"
 
 
-def test_another_heir_is_written_in_without_closing_again() -> None:
+def test_changed_next_holder_needs_no_second_close() -> None:
     holder, _ = handing_over()
     holder.handle(TableRaced())
     (save,) = holder.handle(TableSeen(moving(C, serial=12), 7))
@@ -138,20 +138,20 @@ def test_another_heir_is_written_in_without_closing_again() -> None:
 # -- races
 
 
-def test_a_lost_answer_of_a_write_that_landed() -> None:
+def test_stored_write_with_a_lost_answer() -> None:
     holder, table = handing_over()
     assert holder.handle(TableRaced()) == [ReadTable()]
     assert holder.handle(TableSeen(table, 7)) == []
     assert (holder.serving, holder.unsettled) == (REST, frozenset())
 
 
-def test_a_lost_answer_of_a_write_that_did_not_land_is_written_again() -> None:
+def test_lost_write_is_repeated() -> None:
     holder, table = handing_over()
     holder.handle(TableRaced())
     assert holder.handle(TableSeen(moving(), 6)) == [SaveTable(table, 6, "handed over")]
 
 
-def test_a_later_table_that_came_before_our_answer_counts() -> None:
+def test_later_table_seen_before_the_answer_is_used() -> None:
     holder, table = handing_over()
     later = replace(table.with_next_holders({9: B}), serial=13)
     assert holder.handle(TableSeen(table, 7)) == []
@@ -159,7 +159,7 @@ def test_a_later_table_that_came_before_our_answer_counts() -> None:
     assert holder.handle(TableSaved(7)) == [Serve(REST - {9}), Close(((9, B),))]
 
 
-def test_late_hints_do_not_bring_back_what_was_handed_over() -> None:
+def test_late_notification_does_not_bring_back_handed_over_slots() -> None:
     holder, _ = handing_over()
     holder.handle(TableSaved(7))
     assert holder.handle(TableSeen(of(A), 5)) == []
@@ -167,7 +167,7 @@ def test_late_hints_do_not_bring_back_what_was_handed_over() -> None:
     assert holder.serving == REST
 
 
-def test_what_comes_back_is_served_again() -> None:
+def test_slots_that_come_back_are_served_again() -> None:
     holder, table = handing_over()
     holder.handle(TableSaved(7))
     back = replace(table.with_holders(dict.fromkeys(SOME, A)), serial=14)
@@ -188,7 +188,7 @@ LOST = [
 
 
 @pytest.mark.parametrize(("table", "reason"), LOST)
-def test_replaced_it_stops_everything_for_good(table: Table, reason: str) -> None:
+def test_replaced_broker_stops_serving_for_good(table: Table, reason: str) -> None:
     holder, effects = after(TableSeen(of(A), 5), TableSeen(table, 9))
     assert effects == [Serve(frozenset()), StopServing(reason)]
     assert holder.serving == frozenset()
@@ -205,18 +205,18 @@ def test_replaced_while_writing(table: Table, reason: str) -> None:
     assert holder.handle(TableSaved(7)) == []
 
 
-def test_one_that_never_served_learns_that_it_was_replaced_too() -> None:
+def test_broker_that_never_served_detects_its_replacement() -> None:
     """Frozen between registering and its first look: its slots came and went."""
     _, effects = after(TableSeen(replace(of(B), over=frozenset({A})), 5))
     assert effects == [Serve(frozenset()), StopServing("declared dead")]
 
 
-def test_an_earlier_life_that_is_dead_is_not_us() -> None:
+def test_dead_earlier_incarnation_is_ignored() -> None:
     table = replace(of(A), dead=frozenset({BrokerIncarnation("a", 0)}), over=frozenset({BrokerIncarnation("b", 9)}))
     assert after(TableSeen(table, 5))[1] == [Serve(ALL)]
 
 
-def test_what_cannot_be_closed_is_never_handed_over() -> None:
+def test_slots_that_cannot_be_closed_are_never_handed_over() -> None:
     holder, _ = after(TableSeen(of(A), 5), TableSeen(moving(), 6))
     assert holder.handle(CloseFailed("disk")) == [Serve(frozenset()), StopServing("disk")]
     assert holder.unsettled == frozenset()

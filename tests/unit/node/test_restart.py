@@ -16,18 +16,18 @@ from anabranch.node.supervisor import SETTLED_SECONDS
         *[({SHORT_RUNS: text}, count) for text, count in (("0", 0), ("3", 3), ("9" * 40, COUNTED_MAX))],
     ],
 )
-def test_what_the_environment_says(environ: dict[str, str], found: int | None) -> None:
+def test_short_run_count_is_read_from_the_environment(environ: dict[str, str], found: int | None) -> None:
     assert short_run_count(environ) == found
 
 
-def test_a_long_life_forgets_the_short_ones() -> None:
+def test_long_run_resets_the_count() -> None:
     assert counted(7, SETTLED_SECONDS) == 0
     assert counted(None, 0.0) == 1
     assert counted(7, SETTLED_SECONDS - 0.1) == 8
     assert counted(COUNTED_MAX, 0.0) == COUNTED_MAX
 
 
-def test_the_command_is_the_one_that_was_given() -> None:
+def test_restart_uses_the_original_command() -> None:
     assert same_command("/venv/python", ["python3", "-m", "anabranch", "broker", "--id", "b 1"]) == [
         "/venv/python", "-m", "anabranch", "broker", "--id", "b 1",
     ]  # fmt: skip

@@ -22,7 +22,7 @@ def keys_in(span: HashRange, ring_hash: RingHash = RingHash.LOW16) -> list[str]:
     return [key for key in (f"k{n}" for n in range(400)) if ring_hash.ring_position(key_hash(key)) in span]
 
 
-def test_keys_that_fit_prove_it_and_nothing_is_looked_at_any_more() -> None:
+def test_check_ends_after_enough_keys_in_range() -> None:
     proof = KeyRangeCheck(LOW, RingHash.LOW16)
     for key in keys_in(LOW)[:PROOFS]:
         assert not proof.is_done
@@ -30,7 +30,7 @@ def test_keys_that_fit_prove_it_and_nothing_is_looked_at_any_more() -> None:
     assert proof.is_done
 
 
-def test_entries_without_keys_prove_nothing_and_are_not_looked_at_for_ever() -> None:
+def test_entries_without_keys_are_checked_up_to_a_limit() -> None:
     proof = KeyRangeCheck(LOW, RingHash.LOW16)
     for _ in range(LOOKS):
         assert not proof.is_done
@@ -38,7 +38,7 @@ def test_entries_without_keys_prove_nothing_and_are_not_looked_at_for_ever() -> 
     assert (proof.is_done, proof.proofs) == (True, 0)
 
 
-def test_one_key_that_does_not_fit_is_enough() -> None:
+def test_one_key_out_of_range_is_refused() -> None:
     proof = KeyRangeCheck(LOW, RingHash.LOW16)
     assert proof.check(build_entry(b"x", key=keys_in(LOW)[0])) == ""
     complaint = proof.check(build_entry(b"x", key=keys_in(HIGH)[0]))
@@ -47,19 +47,19 @@ def test_one_key_that_does_not_fit_is_enough() -> None:
     assert not proof.is_done
 
 
-def test_of_a_batch_the_first_key_counts_compressed_or_not() -> None:
+def test_first_key_of_a_batch_is_checked_compressed_or_not() -> None:
     for compress in (False, True):
         proof = KeyRangeCheck(LOW, RingHash.LOW16)
         assert proof.check(build_batch([b"a", b"b"], keys=[keys_in(LOW)[0], None], compress=compress)) == ""
         assert proof.proofs == 1
 
 
-def test_a_client_of_the_other_half_is_found_out() -> None:
+def test_client_with_another_hash_is_detected() -> None:
     proof = KeyRangeCheck(LOW, RingHash.LOW16)
     assert any(proof.check(build_entry(b"x", key=key)) for key in keys_in(LOW, RingHash.HIGH16)[:64])
 
 
-def test_what_is_no_entry_is_not_judged() -> None:
+def test_unreadable_entry_is_not_refused() -> None:
     assert KeyRangeCheck(LOW, RingHash.LOW16).check(b"\x00\x01") == ""
 
 

@@ -1,4 +1,4 @@
-"""Cursors that the registry has not made yet: who waits hears of the cursor, of the refusal, or of the end."""
+"""SUBSCRIBEs that wait for a cursor end with the cursor, the refusal, or the close of the topic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Scene:
         return tasks
 
 
-async def test_all_who_wait_for_it_go_on_when_it_is_made() -> None:
+async def test_waiting_requests_continue_when_the_cursor_is_created() -> None:
     scene = Scene()
     tasks = await scene.begun("s", "s")
     scene.cursors.add("s")
@@ -44,15 +44,15 @@ async def test_all_who_wait_for_it_go_on_when_it_is_made() -> None:
     assert not scene.awaited._answers
 
 
-async def test_one_that_is_there_is_not_asked_for() -> None:
+async def test_existing_cursor_is_not_requested() -> None:
     scene = Scene()
     scene.cursors.add("s")
     assert await scene.waiting("s") and scene.asked == []
 
 
-async def test_a_refusal_is_told_to_those_who_wait_and_not_to_the_next() -> None:
+async def test_refusal_reaches_waiting_requests_only() -> None:
     scene = Scene()
-    scene.awaited.denied("s", "nobody waits yet")
+    scene.awaited.denied("s", "no request waits yet")
     (task,) = await scene.begun("s")
     scene.awaited.denied("s", "too many")
     with pytest.raises(NotAllowed, match="too many"):
@@ -63,7 +63,7 @@ async def test_a_refusal_is_told_to_those_who_wait_and_not_to_the_next() -> None
     assert await task
 
 
-async def test_the_patience_ends() -> None:
+async def test_wait_for_a_cursor_times_out() -> None:
     scene = Scene()
     (task,) = await scene.begun("s")
     scene.clock.advance(REGISTRY_SECONDS)
@@ -72,7 +72,7 @@ async def test_the_patience_ends() -> None:
     assert not scene.awaited._answers
 
 
-async def test_who_waits_at_a_topic_that_closes_hears_so() -> None:
+async def test_waiting_request_fails_when_the_topic_closes() -> None:
     scene = Scene()
     (task,) = await scene.begun("s")
     scene.is_open = False

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from anabranch.broker.segment.reader_fence import ReaderFence
 
 
-def test_lower_generations_are_over() -> None:
+def test_lower_generations_are_refused() -> None:
     fence = ReaderFence()
     assert fence.admits("a-seg-3", 3, 0)
     assert fence.raise_to(7)
@@ -18,7 +18,7 @@ def test_lower_generations_are_over() -> None:
     assert not fence.admits("a-seg-3", 3, 6)
 
 
-def test_who_says_no_generation_is_let_in_until_one_was_said_and_then_by_name() -> None:
+def test_client_without_generation_needs_a_name_once_one_is_known() -> None:
     fence = ReaderFence()
     assert fence.admits("java-seg-3", 3, None)
     fence.raise_to(5)
@@ -27,16 +27,16 @@ def test_who_says_no_generation_is_let_in_until_one_was_said_and_then_by_name() 
     assert fence.raise_to(5, "java")
     assert fence.admits("java-seg-3", 3, None) and fence.admits("java", 3, None)
     assert not fence.admits("java-seg-4", 3, None)
-    assert not fence.raise_to(5)  # a close that was told before, and comes again
+    assert not fence.raise_to(5)  # a repeated close
     assert fence.admits("java-seg-3", 3, None)
     fence.raise_to(6)
     assert not fence.admits("java-seg-3", 3, None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["", "x", "y"]))))
-def test_it_never_goes_back(told: list[tuple[int, str]]) -> None:
+def test_fence_never_decreases(raised: list[tuple[int, str]]) -> None:
     fence, highest = ReaderFence(), 0
-    for generation, holder in told:
+    for generation, holder in raised:
         fence.raise_to(generation, holder)
         highest = max(highest, generation)
         assert fence.generation == highest

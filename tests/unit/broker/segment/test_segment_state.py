@@ -38,7 +38,7 @@ def fresh() -> OwnedSegmentState:
     return OwnedSegmentState(REF, "op", FencingToken(2, 5))
 
 
-def test_lower_mandates_are_refused_and_equal_ones_are_not() -> None:
+def test_lower_fencing_tokens_are_refused_and_equal_ones_are_not() -> None:
     state = fresh()
     state.admit(FencingToken(2, 5))
     with pytest.raises(StaleRequest):
@@ -54,7 +54,7 @@ def test_new_incarnation_is_reported() -> None:
         fresh().check_incarnation(SegmentRef(NAME, 4, 0))
 
 
-def test_only_a_sealed_segment_is_drained_and_each_change_is_told_once() -> None:
+def test_only_sealed_segments_report_drains_once_per_change() -> None:
     state = fresh()
     assert state.update_drained("s", has_backlog=False) is None
     state.sealed = SealNote(7, "op", ())
@@ -67,7 +67,7 @@ def test_only_a_sealed_segment_is_drained_and_each_change_is_told_once() -> None
     assert state.drained == {("s", 1)}
 
 
-def test_moves_are_remembered_the_last_ones() -> None:
+def test_last_moves_of_a_cursor_are_kept() -> None:
     state = fresh()
     for number in range(MOVES_MAX + 1):
         state.note_move("s", f"m{number}")
@@ -97,7 +97,7 @@ cursors = st.dictionaries(
 
 
 @given(mandates, mandates, notes, cursors)
-def test_both_texts_together_bring_it_back(
+def test_state_is_restored_from_identity_and_dump(
     born: FencingToken, later: FencingToken, sealed: SealNote | None, known: dict[str, OwnedCursorState]
 ) -> None:
     """The record may be older than the state, or newer: the highest mandate counts."""
@@ -110,13 +110,13 @@ def test_both_texts_together_bring_it_back(
     assert fencing_token_on(properties) == born
 
 
-def test_the_state_of_an_earlier_version_has_no_fences() -> None:
+def test_state_of_an_earlier_version_loads_without_fences() -> None:
     blob = b'{"mandate":[2,5],"cursors":{"s":[["m"],true,1],"t":[[],false,0,true]}}'
     found = OwnedSegmentState.load(NAME, fresh().identity(), blob)
     assert found.cursors == {"s": OwnedCursorState(["m"], True, 1), "t": OwnedCursorState(is_undecided=True)}
 
 
-def test_graves_remember_mandates() -> None:
+def test_tombstone_keeps_the_fencing_token() -> None:
     text = tombstone_properties(FencingToken(4, 2), 77)
     assert (fencing_token_on(text), deleted_at_ms(text)) == (FencingToken(4, 2), 77)
     assert fencing_token_on({}) == NEVER

@@ -64,7 +64,7 @@ class Owners:
         return self.answer
 
 
-async def test_final_answers_are_remembered_per_producer_and_life() -> None:
+async def test_final_answers_are_cached_per_producer_and_incarnation() -> None:
     owners, topic = Owners(), split_topic()
     ancestors = AncestorSequences(Records(topic), owners)
 
@@ -79,7 +79,7 @@ async def test_final_answers_are_remembered_per_producer_and_life() -> None:
     assert [producer for _, producer in owners.asked] == ["p", "q", "p"]
 
 
-async def test_what_may_still_grow_is_asked_every_time() -> None:
+async def test_unsealed_ancestors_are_asked_every_time() -> None:
     owners, topic = Owners(), split_topic()
     ancestors = AncestorSequences(Records(topic), owners)
     for last in (3, 4):
@@ -87,13 +87,13 @@ async def test_what_may_still_grow_is_asked_every_time() -> None:
         assert [one.last_sequence_id for one in await ancestors.ancestors(topic, topic.layout[2], "p")] == [last]
 
 
-async def test_ancestors_that_are_gone_are_left_out() -> None:
+async def test_deleted_ancestors_are_left_out() -> None:
     owners, topic = Owners(), split_topic()
     owners.answer = None
     assert await AncestorSequences(Records(topic), owners).ancestors(topic, topic.layout[1], "p") == []
 
 
-async def test_segments_that_no_record_lists() -> None:
+async def test_segment_that_no_record_lists_is_not_found() -> None:
     topic = split_topic()
     name = backing_topic(TOPIC, topic.layout[1])
     assert (await AncestorSequences(Records(topic), Owners()).topic(name))[1] == topic.layout[1]
@@ -103,7 +103,7 @@ async def test_segments_that_no_record_lists() -> None:
         await AncestorSequences(Records(topic), Owners()).topic(TopicName.parse(f"{name}7"))
 
 
-async def test_before_no_is_said_the_store_is_asked_for_all_there_is() -> None:
+async def test_record_is_read_fresh_before_a_segment_is_refused() -> None:
     topic = split_topic()
     records = Records(topic)
     name = backing_topic(TOPIC, topic.layout[1])
@@ -113,7 +113,7 @@ async def test_before_no_is_said_the_store_is_asked_for_all_there_is() -> None:
     assert await find_segment(records, name) == (topic, topic.layout[1])
 
 
-async def test_records_are_decoded_when_they_have_changed() -> None:
+async def test_records_are_decoded_only_when_changed() -> None:
     async with open_store("memory:", SystemClock(), 8_000) as store:
         records, key = StoredScalableRecords(store, RecordCache()), scalable_topic_key(TOPIC)
         assert await records.read(TOPIC) is None
@@ -129,11 +129,11 @@ async def test_records_are_decoded_when_they_have_changed() -> None:
         assert second is not None
         assert (first.incarnation, second.incarnation) == (1, 2)
         await store.put(key, encode_record(replace(stored, is_deleting=True)), expected=ANY)
-        assert await records.read(TOPIC) is None  # nobody attaches any more
+        assert await records.read(TOPIC) is None  # clients cannot attach any more
         assert await records.exists(TOPIC)
 
 
-def test_keys_are_judged_where_ranges_mean_something() -> None:
+def test_keys_are_checked_only_with_range_routing() -> None:
     topic = split_topic()
     ancestors = AncestorSequences(Records(topic), Owners())
     proof = ancestors.proof(topic, topic.layout[1])
@@ -147,10 +147,10 @@ def test_keys_are_judged_where_ranges_mean_something() -> None:
     st.integers(0, 7),
     st.integers(0, 6),
 )
-def test_what_is_left_out_was_said_by_others(
+def test_minimal_ancestors_cover_all_ancestors(
     rows: list[tuple[int, int, int, bool]], position: int, sequence_id: int
 ) -> None:
-    """Whether an ancestor has a message is the same for all of them and for those that are told."""
+    """The minimal ancestors contain a message exactly if all ancestors do."""
     every = [
         (
             Segment(number, HashRange(min(a, b), max(a, b)), legacy_topic_name="persistent://t/n/x" if old else None),
@@ -158,17 +158,17 @@ def test_what_is_left_out_was_said_by_others(
         )
         for number, (a, b, last, old) in enumerate(rows)
     ]
-    told = minimal_ancestors(every)
-    assert [one for one in every if one[0].legacy_topic_name] == [one for one in told if one[0].legacy_topic_name]
+    minimal = minimal_ancestors(every)
+    assert [one for one in every if one[0].legacy_topic_name] == [one for one in minimal if one[0].legacy_topic_name]
 
     def has(ancestors: list[tuple[Segment, int]]) -> bool:
         by_range = [(one, last) for one, last in ancestors if one.legacy_topic_name is None]
         return any(last >= sequence_id and position in one.hash_range for one, last in by_range)
 
-    assert has(told) == has(every)
+    assert has(minimal) == has(every)
 
 
-async def test_a_long_line_of_splits_and_merges_tells_of_a_few() -> None:
+async def test_many_splits_and_merges_leave_few_minimal_ancestors() -> None:
     layout = Layout.initial(1, now_ms=0)
     for _ in range(20):
         layout = split(layout, layout.active[0].segment_id)
@@ -184,6 +184,6 @@ async def test_a_long_line_of_splits_and_merges_tells_of_a_few() -> None:
     owners = Growing()
     ancestors = AncestorSequences(Records(topic), owners)
     for _ in range(2):
-        told = await ancestors.ancestors(topic, whole, "p")
-        assert [one.segment_id for one in told] == [whole.segment_id - 3, whole.segment_id - 2, whole.segment_id - 1]
+        minimal = await ancestors.ancestors(topic, whole, "p")
+        assert [one.segment_id for one in minimal] == [whole.segment_id - 3, whole.segment_id - 2, whole.segment_id - 1]
     assert len(owners.asked) == len(layout.segments) - 1

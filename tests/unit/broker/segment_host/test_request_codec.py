@@ -1,4 +1,4 @@
-"""The port to segment owners as JSON: whatever is asked, answered or told comes back as it was."""
+"""The port to segment owners as JSON: requests, answers and events are decoded as they were encoded."""
 
 from __future__ import annotations
 
@@ -94,18 +94,18 @@ def test_events(event: host.HostEvent) -> None:
         st.dictionaries(texts, st.builds(host.CursorStats, numbers, numbers, st.none() | positions), max_size=3),
     )
 )
-def test_figures(stats: host.SegmentStats) -> None:
+def test_stats(stats: host.SegmentStats) -> None:
     assert codec.read_stats(through_json(codec.stats_json(stats))) == stats
 
 
 @pytest.mark.parametrize("value", [{}, {"kind": "Nonsense", "mandate": [1, 2], "operation": "", "segment": ["x"]}])
-def test_what_is_none_of_it_is_refused(value: dict[str, Any]) -> None:
+def test_unknown_values_are_refused(value: dict[str, Any]) -> None:
     for read in (codec.read_request, codec.read_answer, codec.read_event, codec.read_stats):
         with pytest.raises(BadRequest):
             read(value)
 
 
-def test_every_error_of_the_port_comes_back_as_itself() -> None:
+def test_errors_of_the_port_keep_their_class() -> None:
     port = [one for one in vars(host).values() if isinstance(one, type) and issubclass(one, host.HostError)]
     missing = {one for one in port if one is not host.HostError} - set(codec.ERRORS.values())
     assert missing == set()

@@ -1,5 +1,4 @@
-"""What producers are told of the children of a sealed segment: from the plan that is known here, else read, else by
-name."""
+"""The children of a sealed segment that producers get: from the known plan, else read, else from their names."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ class Records:
         (replace(PLANNED, planned=PLAN.children[:1]), PLANNED, 1),
     ],
 )
-async def test_the_plan_is_read_where_it_is_not_known(
+async def test_planned_children_are_read_only_if_unknown(
     known: ScalableTopic | None, stored: ScalableTopic | None, reads: int
 ) -> None:
     records = Records(known, stored)
@@ -66,10 +65,10 @@ async def test_the_plan_is_read_where_it_is_not_known(
     assert (notices.ready(SEAL.segment.name), records.reads) == (PLAN.children, reads)
 
 
-async def test_without_a_record_names_say_enough() -> None:
+async def test_children_are_taken_from_names_without_a_record() -> None:
     notices = SealNotifications(Records(None, None), EverythingHere(Address("pulsar://a:1", "http://a:2")))
     await notices.prepare(SEAL)
-    told = notices.ready(SEAL.segment.name)
-    assert [(one.segment_id, one.hash_range, one.parent_ids) for one in told] == [
+    children = notices.ready(SEAL.segment.name)
+    assert [(one.segment_id, one.hash_range, one.parent_ids) for one in children] == [
         (one.segment_id, one.hash_range, (0,)) for one in PLAN.children
     ]

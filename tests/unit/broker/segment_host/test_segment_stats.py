@@ -14,7 +14,7 @@ from anabranch.node.settings.node import NodeSettings
 WEEK_MS = 7 * 24 * 3600 * 1000
 
 
-def test_segments_go_by_their_namespace_but_live_and_die_by_their_topic() -> None:
+def test_segments_use_namespace_policies_except_for_deletion() -> None:
     kept = NodeSettings().scalable_topics.retention
     assert kept == Retention(WEEK_MS, -1)
     record = {
@@ -36,14 +36,14 @@ def test_segments_go_by_their_namespace_but_live_and_die_by_their_topic() -> Non
     assert segment_policies(own, kept).retention == own.retention != kept
 
 
-def test_sleeping_segments_are_woken_for_what_their_namespace_says_not_for_a_week_of_retention() -> None:
+def test_unloaded_segments_are_scanned_only_for_namespace_policies() -> None:
     plain, settings = Policies.of({}, BrokerSettings()), BrokerSettings()
     assert not needs_scan(for_segments(plain))
     assert needs_scan(for_segments(Policies.of({"message_ttl_in_seconds": 7}, settings)))
     assert not needs_scan(for_segments(Policies.of({"subscription_expiration_time_minutes": 5}, settings)))
 
 
-def test_the_short_window_forgets_what_the_long_one_knows() -> None:
+def test_short_window_forgets_before_the_long_one() -> None:
     short, long = Meter(SHORT_SECONDS, SHORT_SAMPLES), Meter()
     now, total = 0.0, 0
     while now <= 60.0:
