@@ -195,20 +195,30 @@ def scalable_routes(admin: ScalableAdmin) -> list[Route]:
     split, merge = calls.split, calls.merge
     return [
         Route("GET", _SCALABLE, calls.list_topics, "Scalable topics of a namespace", NAMESPACE_LIST),
-        Route("PUT", _TOPIC, calls.create, "Create a scalable topic", TOPIC_ADMIN),
+        Route("PUT", _TOPIC, calls.create, "Create a scalable topic", TOPIC_ADMIN, at_owner=True),
         Route("GET", _TOPIC, calls.metadata, "Record of a scalable topic: its segments", TOPIC_LOOKUP),
-        Route("DELETE", _TOPIC, calls.delete, "Delete a scalable topic", TOPIC_ADMIN),
-        Route("GET", f"{_TOPIC}/stats", calls.stats, "Stats of a scalable topic", TOPIC_LOOKUP),
-        Route("POST", f"{_TOPIC}/split/{{segment}}", split, "Split a segment", TOPIC_ADMIN),
-        Route("POST", f"{_TOPIC}/merge/{{segment}}/{{other}}", merge, "Merge two neighbours", TOPIC_ADMIN),
-        Route("POST", f"{_TOPIC}/merge", calls.merge_run, "Merge a run of neighbours", TOPIC_ADMIN),
-        Route("PUT", _SUBSCRIPTION, subscriptions.create, "Create a subscription of a scalable topic", TOPIC_ADMIN),
+        Route("DELETE", _TOPIC, calls.delete, "Delete a scalable topic", TOPIC_ADMIN, at_owner=True),
+        Route("GET", f"{_TOPIC}/stats", calls.stats, "Stats of a scalable topic", TOPIC_LOOKUP, at_owner=True),
+        Route("POST", f"{_TOPIC}/split/{{segment}}", split, "Split a segment", TOPIC_ADMIN, at_owner=True),
+        Route(
+            "POST", f"{_TOPIC}/merge/{{segment}}/{{other}}", merge, "Merge two neighbours", TOPIC_ADMIN, at_owner=True
+        ),
+        Route("POST", f"{_TOPIC}/merge", calls.merge_run, "Merge a run of neighbours", TOPIC_ADMIN, at_owner=True),
+        Route(
+            "PUT",
+            _SUBSCRIPTION,
+            subscriptions.create,
+            "Create a subscription of a scalable topic",
+            TOPIC_ADMIN,
+            at_owner=True,
+        ),
         Route(
             "DELETE",
             _SUBSCRIPTION,
             subscriptions.delete,
             "Delete a subscription of a scalable topic",
             SUBSCRIPTION_CONSUME,
+            at_owner=True,
         ),
         Route(
             "GET",
@@ -216,6 +226,7 @@ def scalable_routes(admin: ScalableAdmin) -> list[Route]:
             subscriptions.describe,
             "Sessions, assignment and backlog of a subscription",
             SUBSCRIPTION_CONSUME,
+            at_owner=True,
         ),
         Route(
             "POST",
@@ -223,6 +234,7 @@ def scalable_routes(admin: ScalableAdmin) -> list[Route]:
             subscriptions.seek,
             "Move a subscription to a publish time, on all segments",
             SUBSCRIPTION_CONSUME,
+            at_owner=True,
         ),
         Route(
             "POST",
@@ -230,6 +242,7 @@ def scalable_routes(admin: ScalableAdmin) -> list[Route]:
             subscriptions.skip_all,
             "Clear the backlog of a subscription, on all segments",
             SUBSCRIPTION_CONSUME,
+            at_owner=True,
         ),
         Route(
             "GET",
@@ -237,6 +250,7 @@ def scalable_routes(admin: ScalableAdmin) -> list[Route]:
             subscriptions.segment_backlog,
             "Backlog of a subscription on one segment",
             SUPERVISE,
+            at_owner=True,
         ),
         Route("PUT", _SEGMENT, subscriptions.refuse, "Refused: the controller creates segments", SUPERVISE),
         Route("POST", f"{_SEGMENT}/terminate", subscriptions.refuse, "Refused: the controller seals", SUPERVISE),
