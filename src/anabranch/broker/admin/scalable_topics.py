@@ -1,8 +1,9 @@
 """Scalable topics for administrators. Any broker can be called; the broker that leads the topic does the work.
 
 Topics are named in full (`topic://tenant/namespace/topic`). Methods marked with `@peer_call` run where the topic is
-led: `TopicControllers.lead` decides that, and OwnerRouting finds the broker. Every call is safe to repeat, because
-operations have ids and the other calls set a state.
+led: `TopicControllers.lead` decides that, and OwnerRouting follows a topic that moves during the call. REST answers 307
+for a topic that another broker leads. Every call is safe to repeat, because operations have ids and the other calls set
+a state.
 """
 
 from __future__ import annotations
