@@ -115,7 +115,7 @@ async def test_producer_respects_the_brokers_window(narrow: Broker) -> None:
     ):
         most = 0
         sent = [producer.send_nowait(b"%d" % n + b"x" * (n % 5 * 10_000)) for n in range(300)]
-        for runner in producer._runners.values():
+        for runner in producer._segments._producers.values():
             lane = runner.lane
             assert lane._credits is not None
             most = max(most, len(lane._in_flight))

@@ -27,7 +27,7 @@ PAIRS: list[tuple[type, type]] = [
     (checkpoint_consumer.CheckpointConsumer, blocking.BlockingCheckpointConsumer),
 ]
 INSIDE = {  # for the client's own parts
-    *("open", "stored", "failed", "ended", "opened", "style", "perform", "heard_of", "heard_late"),
+    "open",
     *("on_messages", "drop_messages", "on_failed", "on_end_reached", "on_rewound", "on_start_resolved", "on_refused"),
     *("apply_assignment",),
 }

@@ -7,8 +7,7 @@ Knows asyncio. Which lane a message takes, and what becomes of it when segments 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anabranch.client.config import Seconds, seconds
@@ -18,32 +17,18 @@ from anabranch.client.messages.message import MessageId
 from anabranch.client.messages.outgoing import RECORD_OVERHEAD_BYTES, OutgoingMessage, check
 from anabranch.client.messages.timestamps import Moment, delivery_ms, milliseconds
 from anabranch.client.producer.bulk_send import Bulk, BulkEntry, Sent
-from anabranch.client.producer.late_receipts import Echoes, Late
 from anabranch.client.producer.memory_limit import MemoryLimit
 from anabranch.client.producer.open_batch import OpenBatch
 from anabranch.client.producer.options import ProducerOptions
-from anabranch.client.producer.producer_effects import (
-    AskLayout,
-    CloseRequest,
-    Drop,
-    LanesEffect,
-    On,
-    Open,
-    Reopen,
-    SegmentLane,
-)
 from anabranch.client.producer.producer_state import ProducerState
-from anabranch.client.producer.segment_producer import FAREWELL_SECONDS, SegmentProducer
+from anabranch.client.producer.segment_producer import FAREWELL_SECONDS
 from anabranch.client.producer.segment_producer_state import SegmentProducerState
+from anabranch.client.producer.segment_producers import SegmentProducers
 from anabranch.client.schema.schema import encoder_of
 from anabranch.client.topic.layout_watch import LayoutWatch, LayoutWatches
-from anabranch.client.topic.topic_view import BrokerUrls, TopicView
 from anabranch.model.names import TopicName
 from anabranch.protocol.keyhash import murmur3_32
 from anabranch.runtime.clock import Timer
-from anabranch.runtime.tasks import TaskOwner
-
-log = logging.getLogger(__name__)
 
 
 class Producer:
@@ -57,23 +42,18 @@ class Producer:
         self._context = context
         self._clock = context.clock
         self._watches = watches
-        self.style = options.style()
+        self._style = options.style()
         self._encode = encoder_of(options.schema)
-        self._lanes = ProducerState(lambda: SegmentProducerState(self.style, options.batching))
+        self._lanes = ProducerState(lambda: SegmentProducerState(self._style, options.batching))
+        self._segments = SegmentProducers(
+            str(topic), self._lanes, self._style, options, context, self._on_stored, self._on_failed
+        )
         self._room = MemoryLimit(options.pending_bytes_max)
-        self._tasks = TaskOwner("producer")
-        self._runners: dict[SegmentLane, SegmentProducer] = {}
         self._watch: LayoutWatch | None = None
-        self._unfollow: Callable[[], None] | None = None
-        self._view: TopicView | None = None
-        self._hints: dict[int, BrokerUrls] = {}  # of the segments that a seal named last
-        self._topic = str(topic)
-        self._ready: asyncio.Future[None] | None = None  # while it is being opened
         self._next_sequence = 0
         self._next_order = 0
         self._last_stored = -1
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
-        self.echoes = Echoes(context.clock)
         self._deadline_timer: Timer | None = None
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None  # from `open` on
@@ -83,24 +63,19 @@ class Producer:
         options = self._options
         self._loop = loop = asyncio.get_running_loop()
         deadline = loop.time() + options.operation_timeout_s
-        self._ready = loop.create_future()
         try:
             self._watch = self._watches.hold(self._asked_topic, self)
             await self._watch.wait_first(options.operation_timeout_s)
-            self._unfollow = self._watch.follow(self._viewed)
             async with asyncio.timeout_at(deadline):
-                await self._ready
+                known = await self._segments.open(self._watch)
         except TimeoutError as error:
-            last = next((one.last_error for one in self._runners.values() if one.last_error is not None), None)
+            last = self._segments.last_error
             why = "the broker does not answer" if last is None else last.reason
             await self.close(timeout=0)
-            raise TimedOut(f"{self._topic} is not available: {why}") from (last or error)
+            raise TimedOut(f"{self.topic} is not available: {why}") from (last or error)
         except BaseException:
             await self.close(timeout=0)
             raise
-        finally:
-            self._ready = None
-        known = max((one.last_sequence_id for one in self._runners.values()), default=-1)
         if options.initial_sequence_id is not None:
             known = max(known, options.initial_sequence_id)
         self._last_stored = known
@@ -113,7 +88,7 @@ class Producer:
 
     @property
     def topic(self) -> str:
-        return self._topic
+        return self._segments.topic
 
     @property
     def name(self) -> str:
@@ -224,7 +199,7 @@ class Producer:
 
     async def flush(self, timeout: Seconds | None = None) -> None:
         """Until every message sent before this call has its outcome."""
-        self.perform(self._lanes.flush())
+        self._segments.perform(self._lanes.flush())
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = (self._next_order - 1, done)
         self._flushes.append(waiting)
@@ -253,21 +228,14 @@ class Producer:
             await self._end(min(timeout_s, FAREWELL_SECONDS))
 
     async def _end(self, timeout_s: float) -> None:
-        if self._unfollow is not None:
-            self._unfollow()
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
-        self.echoes.close()
-        self.perform(self._lanes.close(Closed("the producer is closed")))
         try:
-            await asyncio.gather(*(runner.close(timeout_s) for runner in self._runners.values()))
+            await self._segments.close(Closed("the producer is closed"), timeout_s)
         finally:
             self._room.close()
-            try:
-                await self._tasks.close()
-            finally:
-                if self._watch is not None:
-                    await self._watches.release(self._watch, self)
+            if self._watch is not None:
+                await self._watches.release(self._watch, self)
 
     # -- sending
 
@@ -291,7 +259,7 @@ class Producer:
         room.taken += size
         self._next_sequence, self._next_order = sequence + 1, order + 1
         if effects:
-            self._runners[track].do(effects)
+            self._segments.do(track, effects)
         return future
 
     def _record(
@@ -334,7 +302,7 @@ class Producer:
 
         if self._options.schema is not None:
             values = [self._encode(value) for value in values]
-        return Bulk(values, keys, properties, event_times, self._topic, settled)
+        return Bulk(values, keys, properties, event_times, self.topic, settled)
 
     def _append_bulk(self, bulk: Bulk) -> None:
         """Raises, and takes nothing, when it can never be sent."""
@@ -349,7 +317,7 @@ class Producer:
         ring = self._lanes.ring(first)
         loads = None
         if ring is not None:
-            loads = bulk.loads(ring, self.style, self._options.batching, first, order, now_ms, deadline)
+            loads = bulk.loads(ring, self._style, self._options.batching, first, order, now_ms, deadline)
         if loads is None:  # they may be stored already, or must be cut into chunks, or wait for new lanes
             # All are made before the first one is taken: one that cannot be is the call's error.
             for record in [bulk.record(row, first, order, now_ms, deadline) for row in range(bulk.rows)]:
@@ -361,7 +329,7 @@ class Producer:
         self._next_sequence, self._next_order = first + bulk.rows, order + bulk.rows
         self._room.take(sum(load.size_bytes for load in loads))
         for load in loads:
-            self._runners[load.track].do(load.track.lane.append_entries(load.entries))
+            self._segments.do(load.track, load.track.lane.append_entries(load.entries))
         if self._deadline_timer is None and deadline != float("inf"):
             self._arm_deadline()
 
@@ -386,86 +354,18 @@ class Producer:
         self._next_order += 1
         self._next_sequence = max(self._next_sequence, record.sequence_id + 1)
         if track is not None and effects:
-            self._runners[track].do(effects)
+            self._segments.do(track, effects)
         if self._deadline_timer is None and record.deadline != float("inf"):
             self._arm_deadline()
 
-    # -- for the lanes
+    # -- outcomes
 
-    def _viewed(self, view: TopicView) -> None:
-        self._view = view
-        self._topic = str(view.topic)
-        self.perform(self._lanes.viewed(view))
-        self._look_ready()
-
-    def perform(self, effects: Sequence[LanesEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case On(track, wanted):
-                    self._runners[track].do(wanted)
-                case Open(track):
-                    self._run(track)
-                case Reopen(track):
-                    self._runners[track].reopen()
-                case CloseRequest(track):
-                    self._runners[track].say_farewell()
-                case Drop(track):
-                    self._runners.pop(track).drop()
-                case AskLayout():
-                    assert self._watch is not None
-                    self._watch.refresh()
-
-    def _run(self, track: SegmentLane) -> None:
-        view = self._view
-        assert view is not None
-        segment = track.segment
-        hint = self._hints.pop(segment.segment_id, None) or view.brokers.get(segment.segment_id)
-        if hint is None and view.plan is not None:
-            hint = view.plan.brokers.get(segment.segment_id)
-        runner = self._runners[track] = SegmentProducer(
-            track,
-            view.backing(segment),
-            view.lane(segment),
-            self,
-            self._lanes,
-            self._options,
-            self._context,
-            self._tasks,
-            hint,
-        )
-        runner.start(is_patient=self._ready is None)
-
-    def heard_late(self, track: SegmentLane, late: Sequence[Late]) -> None:
-        effects, doubled = self._lanes.heard_late(track, late)
-        self.perform(effects)
-        if doubled:
-            sequence_ids = sorted(record.sequence_id for record in doubled)
-            log.warning(
-                "stored twice: the receipts came when it was sent again already",
-                extra={"topic": self._topic, "producer": self.name, "sequence_ids": sequence_ids},
-            )
-
-    def heard_of(self, brokers: Mapping[int, BrokerUrls]) -> None:
-        self._hints = dict(brokers)
-
-    def opened(self, runner: SegmentProducer) -> None:
-        self._look_ready()
-
-    def ended(self, runner: SegmentProducer, error: ClientError) -> None:
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(error)
-        self.perform(self._lanes.failed(runner.track, error))
-
-    def _look_ready(self) -> None:
-        if self._ready is not None and not self._ready.done() and self._lanes.is_ready:
-            self._ready.set_result(None)
-
-    def stored(self, records: Sequence[OutgoingMessage], lane: int, ledger: int, position: int) -> None:
+    def _on_stored(self, records: Sequence[OutgoingMessage], lane: int, ledger: int, position: int) -> None:
         if isinstance(records, BulkEntry):
             records.stored(lane, ledger, position)
         else:
             records = records if isinstance(records, OpenBatch) else OpenBatch.of(records)
-            tickets, topic = records.tickets, self._topic
+            tickets, topic = records.tickets, self.topic
             size = len(tickets) if len(tickets) > 1 and position >= 0 else 0
             for index, ticket in enumerate(tickets):
                 if not ticket.done():
@@ -474,7 +374,7 @@ class Producer:
         self._room.give(records.size_bytes)
         self._settle_flushes()
 
-    def failed(self, records: Sequence[OutgoingMessage], error: ClientError) -> None:
+    def _on_failed(self, records: Sequence[OutgoingMessage], error: ClientError) -> None:
         for record in records:
             if not record.ticket.done():
                 record.ticket.set_exception(error)
@@ -503,5 +403,5 @@ class Producer:
 
     def _expire(self) -> None:
         self._deadline_timer = None
-        self.perform(self._lanes.expire(self._clock.monotonic()))
+        self._segments.perform(self._lanes.expire(self._clock.monotonic()))
         self._arm_deadline()

@@ -54,28 +54,28 @@ _ACCESS = {
 }
 
 
-class Home(Protocol):
-    """Whom the lane works for. Called on the event loop; must not raise."""
+class SegmentProducerListener(Protocol):
+    """Receives what a segment producer reports. Called on the event loop; must not raise."""
 
     style: EntryFormat
-    echoes: Echoes  # of lanes that are over: their messages may still be on their way to others
+    echoes: Echoes  # of lanes that are dropped: their messages may wait in other lanes
 
     def perform(self, effects: Sequence[LanesEffect]) -> None: ...
 
-    def stored(self, records: Sequence[OutgoingMessage], lane: int, ledger: int, position: int) -> None: ...
+    def on_stored(self, records: Sequence[OutgoingMessage], lane: int, ledger: int, position: int) -> None: ...
 
-    def failed(self, records: Sequence[OutgoingMessage], error: ClientError) -> None: ...
+    def on_failed(self, records: Sequence[OutgoingMessage], error: ClientError) -> None: ...
 
-    def heard_of(self, brokers: Mapping[int, BrokerUrls]) -> None:
-        """Who serves these segments."""
+    def on_child_brokers(self, brokers: Mapping[int, BrokerUrls]) -> None:
+        """The segment is sealed, and these brokers serve its children."""
 
-    def heard_late(self, track: SegmentLane, late: Sequence[Late]) -> None:
+    def on_late_receipts(self, track: SegmentLane, late: Sequence[Late]) -> None:
         """Receipts of a producer that is closed."""
 
-    def opened(self, runner: SegmentProducer) -> None: ...
+    def on_opened(self) -> None: ...
 
-    def ended(self, runner: SegmentProducer, error: ClientError) -> None:
-        """It can never be attached: rights, options, a regular topic that was terminated."""
+    def on_ended(self, track: SegmentLane, error: ClientError) -> None:
+        """It can never be attached: missing rights, wrong options, or a regular topic that was terminated."""
 
 
 class SegmentProducer:
@@ -84,7 +84,7 @@ class SegmentProducer:
         track: SegmentLane,
         topic: str,
         number: int,
-        home: Home,
+        listener: SegmentProducerListener,
         lanes: ProducerState,
         options: ProducerOptions,
         context: ClientContext,
@@ -96,7 +96,7 @@ class SegmentProducer:
         self.lane = track.lane
         self.last_sequence_id = -1
         self._number = number  # in message ids
-        self._home = home
+        self._listener = listener
         self._lanes = lanes
         self._options = options
         self._context = context
@@ -140,7 +140,7 @@ class SegmentProducer:
             url = "" if hint is None else pool.address_of(hint.url, hint.url_tls)
             return await (pool.connection(Address.parse(url)) if url else pool.serving(topic))
         except TopicNotFound:
-            self._home.perform(self._lanes.missing(self.track))
+            self._listener.perform(self._lanes.missing(self.track))
             raise
 
     async def attach(self, connection: Connection) -> None:
@@ -156,7 +156,7 @@ class SegmentProducer:
             if self._is_patient and type(error) is Refused:  # a broker in trouble; this is no verdict
                 raise NotReady(error.reason) from error
             if isinstance(error, TopicNotFound):
-                self._home.perform(self._lanes.missing(self.track))
+                self._listener.perform(self._lanes.missing(self.track))
             raise
         finally:
             if not is_heard:  # the broker may have it all the same
@@ -172,11 +172,11 @@ class SegmentProducer:
         if answer.HasField("topic_epoch"):
             self._topic_epoch = answer.topic_epoch
         if self._options.schema is not None:
-            self._home.style.schema_version = answer.schema_version
+            self._listener.style.schema_version = answer.schema_version
         self._forget_echo()
         credits = Credits(answer.credit_bytes, answer.credit_messages) if answer.HasField("credit_bytes") else None
-        self._home.perform(self._lanes.opened(self.track, connection.message_bytes_max, credits, ancestry))
-        self._home.opened(self)
+        self._listener.perform(self._lanes.opened(self.track, connection.message_bytes_max, credits, ancestry))
+        self._listener.on_opened()
 
     def _wanted(self) -> dict[str, Any]:
         options = self._options
@@ -201,13 +201,13 @@ class SegmentProducer:
 
     def lost(self) -> None:
         self._leave_echo()
-        self._home.perform(self._lanes.lost(self.track))
+        self._listener.perform(self._lanes.lost(self.track))
 
     def ended(self, error: ClientError) -> None:
         if isinstance(error, TopicTerminated) and not self._is_regular:
-            self._home.perform(self._lanes.terminated(self.track))
+            self._listener.perform(self._lanes.terminated(self.track))
         else:
-            self._home.ended(self, error)
+            self._listener.on_ended(self.track, error)
 
     def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind == BaseCommand.SEND_RECEIPT:
@@ -218,14 +218,14 @@ class SegmentProducer:
         elif kind == BaseCommand.SEND_ERROR:
             error = refusal(body.error, body.message)
             if isinstance(error, TopicTerminated) and not self._is_regular:
-                self._home.perform(self._lanes.refused(self.track))
+                self._listener.perform(self._lanes.refused(self.track))
             else:
                 self.do(self.lane.refused(body.sequence_id, error))
         elif kind == BaseCommand.SEGMENT_SEALED:
             children = [read_segment(one) for one in body.children]
-            self._home.heard_of(read_brokers(body.child_brokers))
+            self._listener.on_child_brokers(read_brokers(body.child_brokers))
             self._end()
-            self._home.perform(self._lanes.sealed(self.track, children, body.last_sequence_id))
+            self._listener.perform(self._lanes.sealed(self.track, children, body.last_sequence_id))
         elif kind == BaseCommand.CLOSE_PRODUCER and not self.track.is_closing:  # or the farewell's answer is to come
             self._lose(NotReady("the broker closed the producer"), is_urgent=True)
 
@@ -246,10 +246,10 @@ class SegmentProducer:
                     if self._connection is not None:
                         self._connection.write(*entry.frame(self._id))
                 case Stored(records, ledger, position):
-                    self._home.stored(records, self._number, ledger, position)
+                    self._listener.on_stored(records, self._number, ledger, position)
                     is_less = True
                 case Failed(records, error):
-                    self._home.failed(records, error)
+                    self._listener.on_failed(records, error)
                     is_less = True
                 case Arm(batch):
                     self._batch_timer = self._context.clock.call_later(self._delay_s, partial(self._due, batch))
@@ -257,7 +257,7 @@ class SegmentProducer:
                     self._say_goodbye()
                     self._lose(NotReady(reason))
         if is_less and self._lanes.is_changing:
-            self._home.perform(self._lanes.settled(self.track))
+            self._listener.perform(self._lanes.settled(self.track))
 
     def _due(self, batch: int) -> None:
         self.do(self.lane.due(batch))
@@ -283,7 +283,7 @@ class SegmentProducer:
         if error is None:
             self._leave_echo()
             self._end()
-            self._home.perform(self._lanes.farewell_said(self.track))
+            self._listener.perform(self._lanes.farewell_said(self.track))
         elif isinstance(error, ClientError):
             self._lose(error if isinstance(error, TimedOut) else NotReady(str(error)))
 
@@ -306,7 +306,9 @@ class SegmentProducer:
         self._unlisten()
         if connection is not None and connection.is_usable and self.track.is_attached and entries:
             self._forget_echo()
-            self._echo = LateReceipts(connection, self._id, entries, partial(self._home.heard_late, self.track))
+            self._echo = LateReceipts(
+                connection, self._id, entries, partial(self._listener.on_late_receipts, self.track)
+            )
 
     def _forget_echo(self) -> None:
         if self._echo is not None:
@@ -317,7 +319,7 @@ class SegmentProducer:
         """The producer is closed over there and is not opened again."""
         self._is_over = True
         if self._echo is not None:
-            self._home.echoes.keep(self._echo)
+            self._listener.echoes.keep(self._echo)
             self._echo = None
         if self._task is not None:
             self._task.cancel()
