@@ -42,19 +42,19 @@ assert batch.num_rows == 300, batch.num_rows
 assert "pandas" not in sys.modules
 """
 
-TALLY = """
+CHECKSUM = """
 import sys
 import numpy as np
 import pyarrow as pa
-from anabranch.spark.sink.row_checksum import Tally
+from anabranch.spark.sink.row_checksum import RowChecksum
 
 ends = pa.py_buffer(np.array([0, 1, 2, 3, 3, 4], np.int32))
 texts = pa.Array.from_buffers(pa.binary(), 4, [pa.py_buffer(bytes([0b10111])), ends, pa.py_buffer(b"abcd")], -1, 1)
-tally = Tally(0).with_rows(0, np.array([0, 2, 3]), texts, texts)
+checksum = RowChecksum(0).with_rows(0, np.array([0, 2, 3]), texts, texts)
 assert "pandas" not in sys.modules
 assert texts.to_pylist() == [b"b", b"c", None, b"d"], texts
-assert tally == Tally(0).with_rows(0, [0], texts, texts).with_rows(0, [2, 3], texts, texts)
-assert tally != Tally(0).with_rows(0, [0, 1, 3], texts, texts)
+assert checksum == RowChecksum(0).with_rows(0, [0], texts, texts).with_rows(0, [2, 3], texts, texts)
+assert checksum != RowChecksum(0).with_rows(0, [0, 1, 3], texts, texts)
 """
 
 
@@ -81,13 +81,13 @@ def test_the_client_loads_what_it_needs_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("codec", ["native", "python"])
-def test_rows_for_spark_are_made_without_pandas(codec: str) -> None:
+def test_rows_for_spark_do_not_import_pandas(codec: str) -> None:
     """Arrow loads it where it is installed, for values from Python; each worker would pay for that."""
     environment = {**os.environ, "ANABRANCH_CODEC": codec}
     ran = subprocess.run([sys.executable, "-c", ROWS], capture_output=True, text=True, timeout=120, env=environment)
     assert ran.returncode == 0, ran.stderr
 
 
-def test_what_spark_sends_is_counted_without_pandas() -> None:
-    ran = subprocess.run([sys.executable, "-c", TALLY], capture_output=True, text=True, timeout=120)
+def test_row_checksum_does_not_import_pandas() -> None:
+    ran = subprocess.run([sys.executable, "-c", CHECKSUM], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
