@@ -1,4 +1,4 @@
-"""`anabranch` with marks at what a split passes through in the broker; they are written to a file when it ends.
+"""`anabranch` with time marks at the steps of a split in the broker. At exit the marks are written to a file.
 
 `python -m benchmarks.sdk.traced_broker standalone …` with the path in ANABRANCH_MARKS.
 Used by `benchmarks.sdk.split_trace`.
@@ -40,13 +40,13 @@ def install(marks: Marks) -> None:
     )
     marks.watch(leader.TopicController, "_reply", "broker: reply")
     marks.watch(records.Records, "save_group", "broker: save group")
-    marks.watch(members.GroupCoordinator, "heard", "broker: leader hears of drain")
-    marks.watch(members.GroupCoordinator, "_push", "broker: push assignment")
-    marks.watch(watches.Watches, "_tell", "broker: watchers told")
+    marks.watch(members.GroupCoordinator, "on_segment_event", "broker: leader receives drain event")
+    marks.watch(members.GroupCoordinator, "_send_assignment", "broker: push assignment")
+    marks.watch(watches.Watches, "_notify", "broker: watchers notified")
     marks.watch(segment_owner.LocalSegments, "_find", "broker: owner finds")
     marks.watch(owned_segment.OwnedSegment, "add_cursors", "broker: cursors")
     marks.watch(owned_segment.OwnedSegment, "_tell", "broker: drain is written")
-    marks.watch(owned_segment.OwnedSegment, "_notify_sealed", "broker: producer told of seal")
+    marks.watch(owned_segment.OwnedSegment, "_notify_sealed", "broker: producer notified of seal")
     marks.watch(scalable_commands.LayoutSession, "layout_changed", "broker: layout pushed")
     marks.watch(ProducerCommands, "_open", "broker: PRODUCER")
     marks.watch(topic.Topic, "subscribe", "broker: subscribe")
@@ -54,7 +54,7 @@ def install(marks: Marks) -> None:
 
 
 def install_machine(marks: Marks) -> None:
-    """What the process itself and the disk do to everybody."""
+    """Marks for stalls that affect the whole process: garbage collector, threads, event loop, disk."""
     marks.watch_collector("broker")
     marks.watch_threads("broker", 0.004)
     enter = Node.__aenter__
@@ -64,7 +64,7 @@ def install_machine(marks: Marks) -> None:
         marks.keep(task)
         return await enter(self)
 
-    Node.__aenter__ = entered  # type: ignore[assignment,method-assign]  # a benchmark's business
+    Node.__aenter__ = entered  # type: ignore[assignment,method-assign]  # patched in this process only
     for owner, name, what in ((CommitLog, "commit", "log"), (Writer, "_commit", "metadata"), (Writer, "_tidy", "tidy")):
         marks.time(owner, name, f"broker: {what} took", longer_than_s=0.004)
 

@@ -1,0 +1,25 @@
+"""The traces of a split name methods as strings; each of them must exist."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from benchmarks.sdk import traced_broker
+from benchmarks.support.time_marks import Marks
+
+
+class NameCheck:
+    """Stands in for `Marks`: records names that the owner does not have, and patches nothing."""
+
+    def __init__(self) -> None:
+        self.missing: list[str] = []
+
+    def watch(self, owner: type, name: str, label: Any, *, end: bool = True) -> None:
+        if not hasattr(owner, name):
+            self.missing.append(f"{owner.__name__}.{name}")
+
+
+def test_traced_broker_watches_only_existing_methods() -> None:
+    check = NameCheck()
+    traced_broker.install(cast(Marks, check))
+    assert check.missing == []
