@@ -1,7 +1,7 @@
-"""The one part of the build that pyproject.toml cannot say: a few inner loops in C, for whoever has a compiler.
+"""The C extensions, which pyproject.toml cannot declare: a few inner loops in C.
 
-Optional: without one the installation goes on, and their Python twins are taken. One binary serves Python
-3.11 and later (the stable ABI).
+They are optional. Without a C compiler the installation succeeds and the Python implementations are used. One binary
+serves Python 3.11 and later (stable ABI).
 """
 
 from __future__ import annotations

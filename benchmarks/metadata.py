@@ -1,6 +1,7 @@
 """The metadata stores: `make bench-metadata` or `python -m benchmarks.metadata [--quick] [--only NAME …]`.
 
-Every figure against its floor or peer in one run, servers included, and how soon changes are heard on all five stores.
+Each figure is measured against its floor or peer in one run, servers included. The latency of change events is measured
+on all five stores.
 The modules named here say what they expect; each prints its own figures too.
 """
 

@@ -5,9 +5,9 @@ that what each phase of a split costs can be read off. A rebalance: ten connecti
 Failover and idle topics: real processes (`scalable_processes`).
 
 Expected before measuring: a split is two metadata writes (1-3 ms each with their sync), children and parent one durable
-write each on their owners, some of them an errand away: 10-20 ms. From the seal to a watcher elsewhere: the second
-write, its hint, one read: 3-6 ms. From a drained parent to its children: one errand, one write: 3-6 ms. A change of 900
-segments is one sort, and 1,000 small messages written and read: 100 ms of CPU.
+write each on their owners, some of them a peer call away: 10-20 ms. From the seal to a watcher elsewhere: the second
+write, its hint, one read: 3-6 ms. From a drained parent to its children: one peer call, one write: 3-6 ms. A change of
+900 segments is one sort, and 1,000 small messages written and read: 100 ms of CPU.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
 
 
 class Phases:
-    """When each step of a split was done, for the last one."""
+    """End time of each phase of the last split."""
 
     def __init__(self, service: ScalableTopicService) -> None:
         self.at: dict[str, float] = {}
@@ -59,7 +59,7 @@ class Phases:
             self.at[ENDS[name]] = time.perf_counter()
 
     def lengths(self, start: float) -> dict[str, float]:
-        """Milliseconds of each phase: since the end of the one before."""
+        """Milliseconds of each phase, from the end of the previous one."""
         ends = [start, *(self.at[phase] for phase in PHASES)]
         return {phase: (after - before) * 1000 for phase, before, after in zip(PHASES, ends, ends[1:], strict=False)}
 
@@ -68,11 +68,11 @@ class Phases:
 
 
 def splits(scene: Scene) -> list[Outcome]:
-    """Asked of the leader; a watcher on the other broker; each on a new topic of one segment with one subscription."""
+    """Splits at the leader, with a watcher on the other broker. Each has a new topic: one segment, one subscription."""
 
     async def work() -> tuple[list[float], list[float], dict[str, list[float]]]:
         calls: list[float] = []
-        told: list[float] = []
+        updated: list[float] = []
         lengths: dict[str, list[float]] = {phase: [] for phase in PHASES}
         async with nodes(scene.place("splits"), "a", "b") as (a, b), layout_client(b) as watcher:
             admin, phases = admin_of(a), Phases(service_of(a))
@@ -87,12 +87,12 @@ def splits(scene: Scene) -> list[Outcome]:
                 await admin.split(topic, 0, 2, None, None)
                 calls.append((time.perf_counter() - start) * 1000)
                 await seen
-                told.append((time.perf_counter() - phases.at["SEAL"]) * 1000)
+                updated.append((time.perf_counter() - phases.at["SEAL"]) * 1000)
                 for phase, spent in phases.lengths(start).items():
                     lengths[phase].append(spent)
-        return calls, told, lengths
+        return calls, updated, lengths
 
-    calls, told, lengths = run(work)
+    calls, updated, lengths = run(work)
     return [
         Outcome("split", "split call, two brokers, SQLite", ms("call", calls), None, at_most(30), tail(calls)),
         *(
@@ -102,10 +102,10 @@ def splits(scene: Scene) -> list[Outcome]:
         Outcome(
             "told",
             "parent sealed → layout at a watcher on the other broker",
-            ms("told", told),
+            ms("updated", updated),
             None,
             at_most(10),
-            tail(told),
+            tail(updated),
         ),
     ]
 
@@ -122,7 +122,7 @@ def tail(values: list[float]) -> dict[str, Any]:
 
 
 def drains(scene: Scene) -> list[Outcome]:
-    """The last message of a sealed parent is acknowledged → its consumer is told the children."""
+    """From the last acknowledgement on a sealed parent until its consumer is assigned the children."""
 
     async def work() -> list[float]:
         found: list[float] = []
@@ -160,21 +160,21 @@ async def one_drain(admin: ScalableAdmin, a: Node, b: Node, member: LayoutClient
             while len(granted.segments) != 2:
                 granted = await member.assignment(number)
             return (time.perf_counter() - start) * 1000
-    raise AssertionError(f"nobody serves {segment}")
+    raise AssertionError(f"no broker serves {segment}")
 
 
 # -- many segments
 
 
 class Reader:
-    """A consumer on a connection of its own, which lets go of what is taken from it at once."""
+    """A consumer with a separate connection. It releases a revoked segment at once."""
 
     def __init__(self, client: LayoutClient, number: int) -> None:
         self.client, self.number, self.at = client, number, 0.0
         self.held: frozenset[int] = frozenset()
 
     async def follow(self, topic: str) -> None:
-        """For ever."""
+        """Register and follow assignments until cancelled."""
         name, earliest = f"c{self.number}", pb.CommandSubscribe.Earliest
         answer = await self.client.register(topic, "s", name, initial_position=earliest)
         self._take(answer.assignment)
@@ -184,14 +184,14 @@ class Reader:
             except TimeoutError:
                 continue  # nothing new for a while
 
-    def _take(self, told: pb.ScalableConsumerAssignment) -> None:
+    def _take(self, assignment: pb.ScalableConsumerAssignment) -> None:
         self.at = time.perf_counter()
-        before, self.held = self.held, frozenset(one.segment_id for one in told.segments)
+        before, self.held = self.held, frozenset(one.segment_id for one in assignment.segments)
         if before - self.held:
             self.client.raw.tell(
                 BaseCommand.SEGMENT_RELEASE,
                 consumer_id=1,
-                generation=told.generation,
+                generation=assignment.generation,
                 segment_ids=sorted(before - self.held),
             )
 
@@ -222,11 +222,11 @@ def rebalance(scene: Scene) -> list[Outcome]:
             changed: list[float] = []
             notify = service.topic_changed
 
-            def told(topic: TopicName, record: TopicRecord | None) -> None:
+            def note_change(topic: TopicName, record: TopicRecord | None) -> None:
                 changed.append(time.perf_counter())
                 notify(topic, record)
 
-            service.topic_changed = told  # type: ignore[method-assign]  # to take the time of each change
+            service.topic_changed = note_change  # type: ignore[method-assign]  # records the time of each change
             await admin.split(topic, 0, after - before + 1, None, None)
             await until(lambda: sum(len(reader.held) for reader in readers) == after)
             now = {one: reader.number for reader in readers for one in reader.held}
@@ -238,7 +238,9 @@ def rebalance(scene: Scene) -> list[Outcome]:
     moves = Series("moves", "segments", (float(moved),))
     return [
         Outcome("rebalance", title, ms("rebalance", [spent]), None, at_most(500)),
-        Outcome("rebalance-moves", "… segments taken from somebody (the minimum is 0)", moves, None, at_most(0)),
+        Outcome(
+            "rebalance-moves", "… segments taken from another consumer (the minimum is 0)", moves, None, at_most(0)
+        ),
     ]
 
 

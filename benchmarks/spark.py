@@ -2,11 +2,11 @@
 
 Batch reads and writes of keyed messages of 100 bytes (16-byte keys) against Spark's own Parquet and against Spark's own
 Kafka source and sink on a Kafka broker of this machine; and the fixed cost of a micro-batch against the built-in rate
-source. All in one run, sides in turns, each session warm and in a process of its own.
+source. All in one run; the sides take turns, and each session is warm and runs in a separate process.
 
 Expected before measuring: Parquet 3-5 M rows/s on two cores; ours is bound by the loopback, one copy per entry, the
 decoder (0.05 µs a message in C, 0.25 in Python) and the JVM's way from Arrow to rows: 0.4-0.6 of Parquet with the C
-codec, 0.25-0.4 with its twin. Kafka's source makes an object of every record, 0.5-0.6 M rows/s: 3 × with the C
+codec, 0.25-0.4 with the Python codec. Kafka's source makes an object of every record, 0.5-0.6 M rows/s: 3 × with the C
 codec. Its sink needs 3 µs a row and its broker, with batches of 16 KB, nearly as much: 1.5 ×. A micro-batch costs two
 Python calls more than rate's.
 
@@ -48,13 +48,13 @@ QUERIES = {"read": "key and value to noop", "sum": "count and sum of lengths"}
 
 
 def piece(store: Store, name: str, rounds: int, title: str) -> Callable[[], float]:
-    """One piece of work of a store, round by round: every round is told. `name` is a query, or `write`."""
+    """One piece of work of a store, called once per round. Each round prints a line. `name` is a query, or `write`."""
     numbers = itertools.count(1)
 
     def work() -> float:
         rate = store.write() if name == "write" else store.query(name)
-        told = f"{title} {next(numbers)} of {rounds}: {store.label}, {name}"
-        report.say(f"    {time.strftime('%H:%M:%S')} {told}: {short(rate)} rows/s, {store.rows / rate:.1f} s")
+        shown = f"{title} {next(numbers)} of {rounds}: {store.label}, {name}"
+        report.say(f"    {time.strftime('%H:%M:%S')} {shown}: {short(rate)} rows/s, {store.rows / rate:.1f} s")
         return rate
 
     return work
@@ -95,7 +95,7 @@ def compared(name: str, title: str, ours: Store, others: list[tuple[Store, Goal 
 
 
 def batch(scene: Scene, rows: int = ROWS, rounds: int = ROUNDS) -> list[Outcome]:
-    """Reading and writing, with the C codec and its twin, against Parquet."""
+    """Reads and writes with the C and the Python codec, against Parquet."""
     count, rounds = scene.size(rows, 2_000), scene.size(rounds, 1)
     place = scene.place("batch")
     report.say(f"  {count} rows; our broker and a Spark session for each codec are starting")
@@ -105,12 +105,12 @@ def batch(scene: Scene, rows: int = ROWS, rounds: int = ROUNDS) -> list[Outcome]
         python = native if scene.quick else stack.enter_context(our_side(place / "python.log", codec="python"))
         parquet = ParquetRows(native, count, place / "rows")
         ours = OurRows(native, count, broker, "ours")
-        twin = OurRows(python, count, broker, "ours in Python")
-        warm(scene, ours, twin, parquet)
+        pure = OurRows(python, count, broker, "ours in Python")
+        warm(scene, ours, pure, parquet)
         found: list[Outcome] = []
         for name, title in QUERIES.items():
             found += compared(name, f"read: {title}", ours, [(parquet, at_least(0.4))], rounds)
-            found += compared(name, f"read: {title}", twin, [(parquet, at_least(0.15))], rounds)
+            found += compared(name, f"read: {title}", pure, [(parquet, at_least(0.15))], rounds)
         return found + compared("write", "write, effectively once", ours, [(parquet, None)], rounds)
 
 

@@ -1,4 +1,4 @@
-"""A schema that grows: old messages are read with the new class, what nobody could read is refused.
+"""Schema evolution: the new class reads old messages, and an incompatible schema is refused.
 
 Needs the Avro part of the client: pip install 'pulsar-client[avro]'.
 """

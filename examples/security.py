@@ -1,6 +1,6 @@
 """A broker that wants tokens: one role is granted `produce`, another is refused.
 
-It starts a broker of its own (the one you run may be open); needs pip install 'anabranch[security]'.
+It starts a separate broker (yours may run without security); needs pip install 'anabranch[security]'.
 """
 
 from __future__ import annotations

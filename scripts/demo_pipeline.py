@@ -1,6 +1,6 @@
 """The demo's pipeline on Spark: a topic as a stream → Parquet, and counted per key → another topic; then an audit.
 
-A program of its own, so that the JVM is no child of the demo's event loop; `scripts.demo_spark` talks to it in lines:
+A separate program, so that the JVM is no child of the demo's event loop. `scripts.demo_spark` and it exchange lines:
 
     → (nothing)         ← {"ready": true}           both queries run
     → "finish"          ← {"parquet": {key: rows}, "totals": {key: number}, "audit": {…}, "batches": n}

@@ -1,4 +1,4 @@
-"""What the demo prints: rows, one line of progress, colours where somebody watches."""
+"""Output of the demo: rows, one line of progress, colours on a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 class Show:
     def __init__(self) -> None:
-        self._is_watched = sys.stdout.isatty()
+        self._is_terminal = sys.stdout.isatty()
 
     def title(self, name: str, text: str) -> None:
         self.say(f"{self._colour('1', name)}: {text}")
@@ -20,8 +20,8 @@ class Show:
         self.say(f"  {label:<34}{text}")
 
     def progress(self, text: str) -> None:
-        """One line that is overwritten; nothing at all when nobody watches."""
-        if self._is_watched:
+        """One line that is overwritten; no output unless stdout is a terminal."""
+        if self._is_terminal:
             print(f"\r\033[K  {text}" if text else "\r\033[K", end="", flush=True)
 
     def count(self, bad: int) -> str:
@@ -34,4 +34,4 @@ class Show:
         return self._colour("31;1", text)
 
     def _colour(self, code: str, text: str) -> str:
-        return f"\033[{code}m{text}\033[0m" if self._is_watched else text
+        return f"\033[{code}m{text}\033[0m" if self._is_terminal else text

@@ -1,4 +1,4 @@
-"""The pipeline beside the demo's traffic: started, told to finish, its results held against what was confirmed."""
+"""Starts and stops the pipeline beside the demo's traffic, and compares its results with the confirmed messages."""
 
 from __future__ import annotations
 

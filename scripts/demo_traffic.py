@@ -1,4 +1,4 @@
-"""The demo's traffic: orders with keys, and who reads them; what was confirmed and what was seen, for the audit."""
+"""The demo's traffic: keyed orders and their consumers; records confirmed and received messages for the audit."""
 
 from __future__ import annotations
 

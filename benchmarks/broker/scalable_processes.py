@@ -1,11 +1,12 @@
-"""Scalable topics on real broker processes: what idle ones take, and how soon they are led again after kill -9.
+"""Scalable topics on real broker processes: cost of idle topics, and time until a new leader after kill -9.
 
-Expected before measuring. An idle topic is a record in the store; what a process holds of it is its one open segment
-(a topic like any other: 20-30 KB) or, after a restart, nothing. No task and no timer is a topic's own, and whoever
-looks at topics at times looks at those where something happened: 10,000 are swept once a minute, 1-3 ms per second. A
-leader that is killed has let go of its session's file at once (SQLite): the survivor sees it, takes the names over,
-reads what is unfinished and leads on: 0.2-0.5 s, most of it recovery of the log; 10,000 topics add a scan of those that
-are wanted, not of all.
+Expected before measuring. An idle topic is a record in the metadata store. A process holds its one open segment
+(20-30 KB, like any other topic) or, after a restart, nothing. A topic has no task and no timer. Periodic tasks visit
+only topics with activity; 10,000 topics are swept once a minute, which costs 1-3 ms per second.
+
+The session file of a killed leader is unlocked at once (SQLite). The survivor detects this, takes over the names, reads
+unfinished operations and continues: 0.2-0.5 s, most of it log recovery. With 10,000 topics it scans only the requested
+ones.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tests.support.traffic.raw_client import RawClient
 BASE = "/admin/v2/scalable/public/default"
 PATIENCE_S = 120.0
 QUICK_IDLE = ("--set", "scalable_topics.idle_seconds=1", "--set", "scalable_topics.sweep_seconds=1")
-STAYS_OPEN = ("--set", "broker.idle_topic_seconds=3600")  # what is measured is idle, not gone
+STAYS_OPEN = ("--set", "broker.idle_topic_seconds=3600")  # idle topics are measured, not unloaded ones
 TOGETHER = 16
 
 
@@ -40,7 +41,7 @@ def topic(stem: str, number: int) -> str:
 
 
 async def create_all(service_url: str, stem: str, count: int) -> None:
-    """By their first lookup, many at a time; nobody watches them afterwards."""
+    """Create topics by their first lookup, `TOGETHER` at a time. No watch stays open."""
     async with RawClient(service_url) as raw:
         await raw.hello(extensions=True)
         client = LayoutClient(raw)
@@ -117,15 +118,16 @@ def number(count: int, unit: str) -> Series:
 
 
 def idle_cpu(broker: BrokerProcess, seconds: float) -> float:
-    """Milliseconds of CPU per second while nobody asks for anything."""
+    """Milliseconds of CPU per second without requests."""
     start, used = time.monotonic(), broker.cpu_seconds()
     time.sleep(seconds)
     return (broker.cpu_seconds() - used) * 1000 / (time.monotonic() - start)
 
 
 async def left_running(scene: Scene, count: int) -> tuple[int, int]:
-    """Tasks and timers per topic that a node in this process has more after its topics became idle than before they
-    were made. Whole ones: a task that passes by is nobody's."""
+    """Additional tasks and timers per idle topic, for a node in this process, compared with before the creation.
+
+    Rounded down, so that a short-lived task is not counted."""
     settings = replace(ScalableTopicSettings(), idle_seconds=0.5, sweep_seconds=0.5)
     async with Node(plain_settings(scene.place("tasks"), scalable_topics=settings)) as node:
         await create_all(node.service_url, "warm", 5)
@@ -194,7 +196,7 @@ class Failover:
 
     first: float  # to the first split
     everything: float  # until all topics with consumers are led by the survivor
-    cpu: float  # of the survivor until the first split: what it would take at least on a machine of its own
+    cpu: float  # of the survivor until the first split: the lower bound on a separate machine
 
 
 def one_failover(cluster: ClusterProcesses, name: str, sessions: int = 0) -> Failover:
@@ -215,7 +217,7 @@ def one_failover(cluster: ClusterProcesses, name: str, sessions: int = 0) -> Fai
     victim.kill9()
     while not split():
         if time.perf_counter() - start > PATIENCE_S:
-            raise AssertionError("nobody takes over")
+            raise AssertionError("no broker takes over")
     first, cpu = (time.perf_counter() - start) * 1000, (heir.cpu_seconds() - used) * 1000
     wait(lambda: led(heir) >= sessions, "topics with consumers are led")
     everything = (time.perf_counter() - start) * 1000
@@ -224,7 +226,7 @@ def one_failover(cluster: ClusterProcesses, name: str, sessions: int = 0) -> Fai
 
 
 async def join_all(cluster: ClusterProcesses, stem: str, count: int) -> None:
-    """A consumer of an ordered subscription on each of the first topics, wherever it is led."""
+    """Register a consumer of an ordered subscription on each of the first `count` topics, at its leader."""
     open_at = [RawClient(broker.service_url) for broker in cluster.alive]
     for raw in open_at:
         await raw.__aenter__()
@@ -242,4 +244,4 @@ async def _join(clients: list[RawClient], name: str, number: int) -> None:
         answer = await LayoutClient(raw).register(name, "s", "c", number, initial_position=pb.CommandSubscribe.Earliest)
         if not answer.HasField("error"):
             return
-    raise AssertionError(f"nobody leads {name}: {answer.message}")
+    raise AssertionError(f"no broker leads {name}: {answer.message}")

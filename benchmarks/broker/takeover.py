@@ -108,7 +108,7 @@ def served(scene: Scene) -> list[Outcome]:
             start = time.perf_counter()
             victim.kill9()
             while set(survivor.ask(topics)) != {heir.service_url}:  # it may not have noticed yet
-                assert time.perf_counter() - start < 30, "nobody takes over"
+                assert time.perf_counter() - start < 30, "no broker takes over"
             survivor.wire.produce_all(dict(enumerate(topics[:1])))
             publish_one(survivor.wire, 0)
             first.append(time.perf_counter() - start)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pyarrow  # noqa: F401  decoding by columns is for who has loaded Arrow
+import pyarrow  # noqa: F401  decoding by columns requires that Arrow is loaded
 
 from anabranch.protocol import codec
 from anabranch.protocol.codec import Body, core, python

@@ -1,12 +1,12 @@
-"""One side of the Spark benchmarks: a session in a process of its own that stays warm, one piece of work per line.
+"""One side of the Spark benchmarks: a warm session in a separate process. Each line of input is one request.
 
     {"work": "write" | "read" | "sum", "format": …, "options": {…}, "rows": n, "partitions": p, "schema": …}
     {"work": "kafka-topic", "servers": …, "topic": …, "partitions": p}
 
-`write` makes the rows and appends them, `read` takes key and value and throws them away, `sum` counts them and adds up
-their lengths, which is also the check that all came. The answer is a line with the seconds it took, or with what went
-wrong, in a few lines. Runs under two versions of pyspark, one of them in an environment without this package: knows
-pyspark and what it is told.
+`write` generates rows and appends them. `read` reads key and value and discards them. `sum` counts the rows and adds up
+their lengths, which also checks that none is missing. The answer is a line of JSON with the seconds or a short error.
+The program runs under two versions of pyspark, one of them in an environment without this package, so it imports
+pyspark only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 KEY = "lpad(cast(id % 10000 as string), 16, 'k') key"
 VALUE = "cast(rpad(cast(id as string), 100, '.') as binary) value"
 KEY_BYTES, VALUE_BYTES = 16, 100
-NOT_TOLD = {"Driver stacktrace:", "Traceback (most recent call last):"}
+OMITTED_LINES = {"Driver stacktrace:", "Traceback (most recent call last):"}
 LINE_CHARACTERS = 400
 
 
@@ -32,66 +32,66 @@ def session(settings: dict[str, str]) -> Any:
         builder = builder.config(name, value)
     spark: Any = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    # Kafka's clients try again for minutes; why they had to, they tell as a warning
+    # Kafka's clients retry for minutes and log the reason as a warning
     loggers = spark._jvm.org.apache.logging.log4j
     loggers.core.config.Configurator.setLevel("org.apache.kafka", loggers.Level.WARN)
     return spark
 
 
-def write(spark: Any, told: dict[str, Any]) -> None:
-    rows = spark.range(0, told["rows"], 1, told["partitions"]).selectExpr(KEY, VALUE)
-    rows.write.format(told["format"]).options(**told["options"]).mode("append").save()
+def write(spark: Any, request: dict[str, Any]) -> None:
+    rows = spark.range(0, request["rows"], 1, request["partitions"]).selectExpr(KEY, VALUE)
+    rows.write.format(request["format"]).options(**request["options"]).mode("append").save()
 
 
-def loaded(spark: Any, told: dict[str, Any]) -> Any:
-    reader = spark.read.format(told["format"]).options(**told["options"])
-    if told.get("schema"):
-        reader = reader.schema(told["schema"])
+def loaded(spark: Any, request: dict[str, Any]) -> Any:
+    reader = spark.read.format(request["format"]).options(**request["options"])
+    if request.get("schema"):
+        reader = reader.schema(request["schema"])
     return reader.load().select("key", "value")
 
 
-def read(spark: Any, told: dict[str, Any]) -> None:
-    loaded(spark, told).write.format("noop").mode("overwrite").save()
+def read(spark: Any, request: dict[str, Any]) -> None:
+    loaded(spark, request).write.format("noop").mode("overwrite").save()
 
 
-def add_up(spark: Any, told: dict[str, Any]) -> None:
-    found = loaded(spark, told).selectExpr("count(*)", "sum(length(value))", "sum(length(key))").first()
-    rows = told["rows"]
+def add_up(spark: Any, request: dict[str, Any]) -> None:
+    found = loaded(spark, request).selectExpr("count(*)", "sum(length(value))", "sum(length(key))").first()
+    rows = request["rows"]
     if tuple(found) != (rows, VALUE_BYTES * rows, KEY_BYTES * rows):
         raise RuntimeError(f"{rows} rows were written, this came back: {found}")
 
 
-def kafka_topic(spark: Any, told: dict[str, Any]) -> None:
-    """By Kafka's own client, which is in the JVM anyway. Ready when each partition's leader says where its log ends.
+def kafka_topic(spark: Any, request: dict[str, Any]) -> None:
+    """Create a topic with Kafka's own client in the JVM. It is ready when each partition leader reports its log end.
 
-    That the metadata name a leader is not enough: they are published before the leader has made its log. A producer
-    that is quicker has its first batch refused and a later one, sent without waiting, taken as the partition's first;
-    from then on the first batch is out of order whenever it is sent again, until it expires after 120 s (KAFKA-15591).
+    A leader in the metadata is not enough, because metadata are published before the leader has created its log. A
+    producer that sends earlier has its first batch refused, and a later pipelined batch accepted as the partition's
+    first. Each retry of the first batch is then out of order, until it expires after 120 s (KAFKA-15591).
     """
     java, admins = spark._jvm.java.util, spark._jvm.org.apache.kafka.clients.admin
     settings = java.Properties()
-    settings.put("bootstrap.servers", told["servers"])
+    settings.put("bootstrap.servers", request["servers"])
     admin = admins.Admin.create(settings)
     try:
-        wanted = admins.NewTopic(told["topic"], told["partitions"], 1)
+        wanted = admins.NewTopic(request["topic"], request["partitions"], 1)
         admin.createTopics(java.Collections.singleton(wanted)).all().get()
         ends = java.HashMap()
-        for number in range(told["partitions"]):
-            partition = spark._jvm.org.apache.kafka.common.TopicPartition(told["topic"], number)
+        for number in range(request["partitions"]):
+            partition = spark._jvm.org.apache.kafka.common.TopicPartition(request["topic"], number)
             ends.put(partition, admins.OffsetSpec.latest())
-        admin.listOffsets(ends).all().get()  # asks again while there is no leader; gives up after a minute
+        admin.listOffsets(ends).all().get()  # retries while there is no leader, for up to a minute
     finally:
         admin.close()
 
 
 def without_frames(text: str) -> list[str]:
-    """The lines of an error or a log but for the frames of Java and Python, which are indented; each line once."""
-    told = (line[:LINE_CHARACTERS] for line in text.splitlines() if line and not line[0].isspace())
-    return list(dict.fromkeys(line for line in told if line not in NOT_TOLD))
+    """The lines of an error or a log without Java and Python stack frames (indented lines) and without duplicates."""
+    lines = (line[:LINE_CHARACTERS] for line in text.splitlines() if line and not line[0].isspace())
+    return list(dict.fromkeys(line for line in lines if line not in OMITTED_LINES))
 
 
 def gist(error: str, lines: int = 6) -> str:
-    """How it begins and how it ends."""
+    """The first and the last lines of an error."""
     kept = without_frames(error)
     return "\n".join(kept if len(kept) <= lines else [kept[0], "…", *kept[len(kept) - lines + 2 :]])
 
@@ -101,14 +101,14 @@ WORK = {"write": write, "read": read, "sum": add_up, "kafka-topic": kafka_topic}
 
 def main() -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    answers = os.fdopen(os.dup(1), "w")  # what else is printed, by Spark or the JVM, goes to the log
+    answers = os.fdopen(os.dup(1), "w")  # other output of Spark and the JVM goes to the log
     os.dup2(2, 1)
     spark = session(json.loads(sys.argv[1]))
     for line in sys.stdin:
-        told = json.loads(line)
+        request = json.loads(line)
         began = time.perf_counter()
         try:
-            WORK[told["work"]](spark, told)
+            WORK[request["work"]](spark, request)
             answer: dict[str, Any] = {"seconds": time.perf_counter() - began}
         except Exception as error:
             answer = {"error": gist(f"{type(error).__name__}: {error}")}

@@ -1,13 +1,13 @@
-"""Who takes part in the Spark benchmarks: sessions, each in a process of its own, and where each keeps its rows.
+"""The sides of the Spark benchmarks: sessions in separate processes, and the stores of their rows.
 
 | store         | pyspark                | rows are in                                               |
 |---------------|------------------------|-----------------------------------------------------------|
 | `OurRows`     | this environment's     | a scalable topic of our broker, as many segments as parts |
 | `ParquetRows` | the same session       | a directory of Parquet files                              |
-| `KafkaRows`   | one of its own, older  | a Kafka topic, as many partitions as parts                |
+| `KafkaRows`   | an older version       | a Kafka topic, as many partitions as parts                |
 
-Besides rows per second every store notes the CPU time that they took, its server's included: on a machine with other
-work it says more.
+Each store also records the CPU time per row, including its server. On a shared machine this figure is more reliable
+than rows per second.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ ROOT = Path(__file__).resolve().parents[2]
 MASTER = "local[2]"
 PARTS = 4
 WITHIN_S, TELL_EVERY_S = 600.0, 30.0
-LOG_LINES, LOG_BYTES = 8, 100_000  # of a failed side and its server: what is told, where it is looked for
+LOG_LINES, LOG_BYTES = 8, 100_000  # of a failed side and its server: lines shown, bytes searched
 PLAIN = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g"}
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 COMMON = {"spark.master": MASTER, "spark.sql.session.timeZone": "UTC", **PLAIN, **LOOPBACK}
 
 
 class SideFailed(Failed):
-    """A side did not do its work; the text says what Spark said, in a few lines."""
+    """A side failed; the text is Spark's error, shortened."""
 
 
 class Side:
@@ -87,13 +87,13 @@ class Side:
         assert self._process is not None
         return family_cpu_seconds(self._process.pid)
 
-    def __call__(self, work: str, **told: Any) -> float:
+    def __call__(self, work: str, **parameters: Any) -> float:
         """Seconds that it took."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps({"work": work, **told}).encode() + b"\n")
+            process.stdin.write(json.dumps({"work": work, **parameters}).encode() + b"\n")
             answer = json.loads(self._line(process, work))
         except (OSError, ValueError) as error:
             raise SideFailed(f"{work}: {error}", [self.log]) from error
@@ -143,7 +143,7 @@ def kafka_side(log: Path) -> Side:
 
 
 def broker_of(place: Path, stack: ExitStack) -> BrokerProcess:
-    """Ours, with its defaults but for retention and what effectively-once asks for."""
+    """Our broker with default settings, except retention and deduplication (for effectively-once)."""
     settings = {
         "ANABRANCH_BROKER_DEDUPLICATION": "true",
         "ANABRANCH_TOPICS_RETENTION_MS": "-1",
@@ -153,16 +153,15 @@ def broker_of(place: Path, stack: ExitStack) -> BrokerProcess:
 
 
 def last_words(log: Path) -> str:
-    """The end of a log as far as it says something."""
+    """The last lines of a log, without stack frames."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LOG_BYTES))
-        told = without_frames(file.read().decode(errors="replace"))
-    return "\n".join([f"--- {log.name} ---", *told[-LOG_LINES:]])
+        lines = without_frames(file.read().decode(errors="replace"))
+    return "\n".join([f"--- {log.name} ---", *lines[-LOG_LINES:]])
 
 
 class Store(ABC):
-    """Where a side keeps rows: each `write` makes a new copy, `query` works on the last one. Both say rows per
-    second."""
+    """The rows of a side. Each `write` makes a new copy, `query` reads the last one. Both return rows per second."""
 
     schema: str | None = None
 
@@ -189,16 +188,16 @@ class Store(ABC):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """A failure says who failed, and what its session and its server had to say."""
+        """Adds to a failure the label of the store and the last log lines of its session and its server."""
         try:
             yield
         except SideFailed as error:
             logs = [*error.logs, *self._server_logs()]
             raise SideFailed("\n".join([f"{self.label}, {error}", *map(last_words, logs)]), logs) from error
 
-    def _measured(self, work: str, told: Mapping[str, Any]) -> float:
+    def _measured(self, work: str, parameters: Mapping[str, Any]) -> float:
         before = self._side.cpu_seconds + self._server_cpu_seconds()
-        seconds = self._side(work, rows=self.rows, partitions=PARTS, schema=self.schema, **told)
+        seconds = self._side(work, rows=self.rows, partitions=PARTS, schema=self.schema, **parameters)
         used = self._side.cpu_seconds + self._server_cpu_seconds() - before
         self.cpu_us.append(used / self.rows * 1e6)
         return self.rows / seconds

@@ -1,4 +1,4 @@
-"""Bulk writes into etcd against puts with `aetcd`, the client library people use; and how soon a change is heard.
+"""Bulk writes into etcd against puts with the client library `aetcd`; latency of change events.
 
 Expected before measuring: etcd takes 3,000-7,000 separate puts/s on two cores, most of it per request (gRPC, raft, one
 entry in its log each). 127 puts in one transaction pay that once, so the bytes are left: 30,000-60,000 records of 1 KB
@@ -91,7 +91,7 @@ def events(scene: Scene, cluster: Cluster) -> list[Outcome]:
 
     async def rounds() -> tuple[list[float], list[float]]:
         url = f"{cluster.url}/events"
-        heard_ms, put_ms = [], []
+        event_ms, put_ms = [], []
         async with open_store(url, SystemClock()) as writer, open_store(url, SystemClock()) as listener:
             await listener.sync()
             watch = listener.watch("/")
@@ -101,13 +101,13 @@ def events(scene: Scene, cluster: Cluster) -> list[Outcome]:
                 await writer.put(f"/e/{number % 10}", b"x" * 200, expected=ANY)
                 put_ms.append((time.perf_counter() - start) * 1e3)
                 await asyncio.wait_for(coming, 30)
-                heard_ms.append((time.perf_counter() - start) * 1e3)
-        return heard_ms, put_ms
+                event_ms.append((time.perf_counter() - start) * 1e3)
+        return event_ms, put_ms
 
-    heard, put = asyncio.run(rounds())
-    measured = Series("put to event", "ms", (percentile(heard, 0.5),))
+    event, put = asyncio.run(rounds())
+    measured = Series("put to event", "ms", (percentile(event, 0.5),))
     floor = Series("the put alone", "ms", (percentile(put, 0.5),))
-    notes = {"p99_ms": percentile(heard, 0.99), "put_p99_ms": percentile(put, 0.99)}
+    notes = {"p99_ms": percentile(event, 0.99), "put_p99_ms": percentile(put, 0.99)}
     return [Outcome("metadata-etcd-event", "etcd put until another store's watch, p50", measured, floor, None, notes)]
 
 

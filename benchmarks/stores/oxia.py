@@ -1,4 +1,4 @@
-"""Puts into Oxia, many under way against one at a time; bulk; and how soon a change is heard.
+"""Puts into Oxia, many in flight against one at a time; bulk writes; latency of change events.
 
 Expected before measuring: one put at a time costs a round trip, an append to the log with its fdatasync and the turn of
 a few goroutines and coroutines: 0.7-1.5 ms, so about 1,000 puts/s. With many under way a batch of up to 1,000 pays that
@@ -32,7 +32,7 @@ DURABLE = ("--wal-sync-data=true",)
 
 
 def place(cluster: Cluster, name: str, number: Iterator[int]) -> str:
-    """A prefix nobody has used before."""
+    """An unused prefix."""
     return f"{cluster.url}/default/{name}-{next(number)}"
 
 
@@ -104,7 +104,7 @@ def events(scene: Scene, cluster: Cluster) -> list[Outcome]:
 
     async def rounds() -> tuple[list[float], list[float]]:
         url = place(cluster, "events", iter(range(1)))
-        heard_ms, put_ms = [], []
+        event_ms, put_ms = [], []
         async with open_store(url, SystemClock()) as writer, open_store(url, SystemClock()) as listener:
             watch = listener.watch("/")
             for number in range(count):
@@ -113,13 +113,13 @@ def events(scene: Scene, cluster: Cluster) -> list[Outcome]:
                 await writer.put(f"/e/{number % 10}", b"x" * VALUE_BYTES, expected=ANY)
                 put_ms.append((time.perf_counter() - start) * 1e3)
                 await asyncio.wait_for(coming, 30)
-                heard_ms.append((time.perf_counter() - start) * 1e3)
-        return heard_ms, put_ms
+                event_ms.append((time.perf_counter() - start) * 1e3)
+        return event_ms, put_ms
 
-    heard, put = asyncio.run(rounds())
-    measured = Series("put to event", "ms", (percentile(heard, 0.5),))
+    event, put = asyncio.run(rounds())
+    measured = Series("put to event", "ms", (percentile(event, 0.5),))
     floor = Series("the put alone", "ms", (percentile(put, 0.5),))
-    notes = {"p99_ms": percentile(heard, 0.99), "put_p99_ms": percentile(put, 0.99)}
+    notes = {"p99_ms": percentile(event, 0.99), "put_p99_ms": percentile(put, 0.99)}
     return [Outcome("metadata-oxia-event", "Oxia put until another store's watch, p50", measured, floor, None, notes)]
 
 

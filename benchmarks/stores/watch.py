@@ -1,4 +1,4 @@
-"""How soon a change is heard: a put on one store until another store's watch has told it, on all five.
+"""Latency of change events: from a put on one store until the watch of another store yields the event, on all five.
 
 Expected before measuring: the put's own time (memory 0.02 ms, SQLite 0.5-1 ms with its fdatasync, servers 0.7-1.5 ms),
 plus a turn of the loop (memory), an inotify event and a small read (SQLite), or one more message on an open stream
@@ -57,8 +57,8 @@ def pair(url: str) -> tuple[MetadataStore, MetadataStore]:
 
 
 async def latencies(url: str, count: int) -> tuple[list[float], list[float]]:
-    """Milliseconds from the start of each put: until its event was heard, and until it was answered."""
-    heard_ms, put_ms = [], []
+    """Milliseconds from the start of each put: until its event arrived, and until it was answered."""
+    event_ms, put_ms = [], []
     writer, listener = pair(url)
     async with writer, listener:
         for number in range(KEYS):
@@ -68,26 +68,26 @@ async def latencies(url: str, count: int) -> tuple[list[float], list[float]]:
         for number in range(count):
             start = time.perf_counter()
 
-            async def heard() -> float:
+            async def next_event_time() -> float:
                 await anext(watch)
                 return time.perf_counter()
 
-            coming = asyncio.ensure_future(heard())
+            coming = asyncio.ensure_future(next_event_time())
             await writer.put(f"/e/{number % KEYS}", b"x" * 200, expected=ANY)
             put_ms.append((time.perf_counter() - start) * 1e3)
             async with asyncio.timeout(30):
-                heard_ms.append((await coming - start) * 1e3)
-    return heard_ms, put_ms
+                event_ms.append((await coming - start) * 1e3)
+    return event_ms, put_ms
 
 
 def watch(kind: str, scene: Scene) -> list[Outcome]:
     with place(kind, scene) as url:
-        heard, put = asyncio.run(latencies(url, scene.size(1_000, 10)))
+        event, put = asyncio.run(latencies(url, scene.size(1_000, 10)))
     return [
         Outcome(
             f"metadata-watch-{kind}-p{share}",
-            f"{STORES[kind]}: put until another store's watch tells it, p{share}",
-            Series("put to event", "ms", (percentile(heard, share / 100),)),
+            f"{STORES[kind]}: put until another store's watch yields it, p{share}",
+            Series("put to event", "ms", (percentile(event, share / 100),)),
             Series("the put alone", "ms", (percentile(put, share / 100),)),
             None,
         )

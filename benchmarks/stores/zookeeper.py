@@ -1,8 +1,8 @@
-"""Bulk reads from ZooKeeper against `kazoo`, the client library people use; bulk writes; how soon a change is heard.
+"""Bulk reads from ZooKeeper against the client library `kazoo`; bulk writes; latency of change events.
 
 Expected before measuring: kazoo reads 2,000-2,500 nodes/s with 1,000 requests pending (one send, one pipe write, three
 threads for each). 100 nodes in one multi-read cost one frame, and about 4 µs each to decode: 50,000-150,000 nodes/s,
-20 × as many and more, as long as the server has a core of its own. An event costs one more look at the node: 1-3 ms.
+20 × as many and more, if the server has a separate core. An event costs one more look at the node: 1-3 ms.
 
     python -m benchmarks.stores.zookeeper [--quick]
 """
@@ -102,7 +102,7 @@ def events(scene: Scene, cluster: Cluster) -> list[Outcome]:
 
     async def rounds() -> tuple[list[float], list[float]]:
         url = f"{cluster.url}/events"
-        heard_ms, put_ms = [], []
+        event_ms, put_ms = [], []
         async with open_store(url, SystemClock()) as writer, open_store(url, SystemClock()) as listener:
             watch = listener.watch("/")
             for number in range(count):
@@ -111,13 +111,13 @@ def events(scene: Scene, cluster: Cluster) -> list[Outcome]:
                 await writer.put(f"/e{number % 10}", b"x" * 200, expected=ANY)
                 put_ms.append((time.perf_counter() - start) * 1e3)
                 await asyncio.wait_for(coming, 30)
-                heard_ms.append((time.perf_counter() - start) * 1e3)
-        return heard_ms, put_ms
+                event_ms.append((time.perf_counter() - start) * 1e3)
+        return event_ms, put_ms
 
-    heard, put = asyncio.run(rounds())
-    measured = Series("put to event", "ms", (percentile(heard, 0.5),))
+    event, put = asyncio.run(rounds())
+    measured = Series("put to event", "ms", (percentile(event, 0.5),))
     floor = Series("the put alone", "ms", (percentile(put, 0.5),))
-    notes = {"p99_ms": percentile(heard, 0.99), "put_p99_ms": percentile(put, 0.99)}
+    notes = {"p99_ms": percentile(event, 0.99), "put_p99_ms": percentile(put, 0.99)}
     return [
         Outcome("metadata-zk-event", "ZooKeeper put until another store's watch, p50", measured, floor, None, notes)
     ]

@@ -53,8 +53,8 @@ class Probe:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process is not None
-        told, _ = self._process.communicate("", timeout=10)
-        for line in told.splitlines():
+        output, _ = self._process.communicate("", timeout=10)
+        for line in output.splitlines():
             at, late_ms, sync_ms, grew = map(float, line.split())
             self.rows.append(Look(at, late_ms, sync_ms, bool(grew)))
 

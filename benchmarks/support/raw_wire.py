@@ -201,15 +201,15 @@ class Inlet:
 
 
 def _nothing(_: int) -> None:
-    """Nobody wants to know."""
+    """Default for `on_receipts`."""
 
 
 def publish(wire: Wire, frames: Frames, window: int, on_receipts: Callable[[int], None] = _nothing) -> float:
     """Send all frames with at most `window` of them unanswered; seconds from the first byte to the last receipt.
 
-    `on_receipts` is told how many receipts came in one piece: the broker answers a group with one write, so with one
-    connection these are its groups as seen from outside (two may melt into one, which flatters the floor, not the
-    broker).
+    `on_receipts` is called with the number of receipts in one read. The broker answers a group with one write, so with
+    one connection this is the size of its commit groups. Two groups may arrive in one read; this favours the floor, not
+    the broker.
     """
     sock, total, ends = wire.sock, len(frames), frames.ends
     data = memoryview(frames.data)
@@ -227,7 +227,7 @@ def publish(wire: Wire, frames: Frames, window: int, on_receipts: Callable[[int]
                 try:
                     sent += sock.send(data[sent:upto])
                 except BlockingIOError:
-                    pass  # the poll below says when there is room
+                    pass  # the poll below waits until the socket is writable
             poller.modify(fd, select.POLLIN | select.POLLOUT if sent < upto else select.POLLIN)
             events = poller.poll(PATIENCE_S * 1000)
             if not events:

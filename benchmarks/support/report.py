@@ -1,7 +1,7 @@
 """One run of several measures: a table for people, JSON with commit, machine and every round for programs.
 
-What went wrong with a measure is told and its logs are kept beside the JSON; the others are run all the same. Knows
-nothing of what is measured. `benchmarks` (the broker) and `benchmarks.metadata` (its stores) are run by it.
+A failed measure is reported and its logs are kept beside the JSON; the other measures still run. `benchmarks` (the
+broker), `benchmarks.metadata` (its stores) and the other programs of this package call `run`.
 """
 
 from __future__ import annotations
@@ -99,14 +99,14 @@ def run(
     if outcomes:
         for line in table(outcomes):
             say(line)
-    told = {name: micro(name, options.quick) for name in chosen if name in micros}
+    micro_rows = {name: micro(name, options.quick) for name in chosen if name in micros}
     record: dict[str, Any] = {
         **known,
         "load_after": [round(value, 2) for value in os.getloadavg()],
         "quick": options.quick,
         "measures": [one.record() for one in outcomes],
         "failed": failed,
-        "micro": told,
+        "micro": micro_rows,
     }
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")

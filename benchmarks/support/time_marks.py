@@ -76,7 +76,7 @@ class Marks:
 
         setattr(owner, name, timed)
 
-    def watch_collector(self, who: str) -> None:
+    def watch_collector(self, process: str) -> None:
         """Pauses of the garbage collector, from half a millisecond on."""
         began = [0.0]
 
@@ -84,21 +84,21 @@ class Marks:
             if phase == "start":
                 began[0] = time.perf_counter()
             elif (took := time.perf_counter() - began[0]) > 0.0005:
-                self.add(f"{who}: garbage collected, generation {info['generation']}, {took * 1000:.1f} ms")
+                self.add(f"{process}: garbage collected, generation {info['generation']}, {took * 1000:.1f} ms")
 
         gc.callbacks.append(tell)
 
-    async def watch_loop(self, who: str, longer_than_s: float = 0.01) -> None:
+    async def watch_loop(self, process: str, longer_than_s: float = 0.01) -> None:
         """For ever: moments at which the event loop did not run for so long; the load of the machine counts too."""
         while True:
             before = time.perf_counter()
             await asyncio.sleep(0.001)
             if (late := time.perf_counter() - before) > longer_than_s:
-                self.add(f"{who}: loop stood still for {late * 1000:.0f} ms")
+                self.add(f"{process}: loop stood still for {late * 1000:.0f} ms")
 
-    def watch_threads(self, who: str, longer_than_s: float = 0.01) -> None:
-        """For ever, in two threads of its own: how long a word takes from one to the other and back. What is slow here
-        is slow for every worker of the process; no lock of ours is involved."""
+    def watch_threads(self, process: str, longer_than_s: float = 0.01) -> None:
+        """Measures the round trip between two threads until the process ends. A slow round trip means that every worker
+        thread of the process is slow; none of our locks is involved."""
         there: SimpleQueue[float] = SimpleQueue()
         back: SimpleQueue[float] = SimpleQueue()
 
@@ -111,7 +111,7 @@ class Marks:
                 time.sleep(0.005)
                 there.put(time.perf_counter())
                 if (took := time.perf_counter() - back.get()) > longer_than_s:
-                    self.add(f"{who}: a word between two threads took {took * 1000:.0f} ms")
+                    self.add(f"{process}: a round trip between two threads took {took * 1000:.0f} ms")
 
         for work in (echo, call):
             threading.Thread(target=work, daemon=True).start()

@@ -26,8 +26,8 @@ def test_runs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_trace_names_every_step() -> None:
     command = [sys.executable, "-m", "benchmarks.sdk.split_trace", "--splits", "1"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert told.returncode == 0, told.stderr
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
     for step in ("save plan: done", "Create: done", "Seal: done", "save commit: done", "push assignment", "FLOW"):
-        assert f"broker: {step}" in told.stdout
-    assert "client: first message of a child" in told.stdout
+        assert f"broker: {step}" in ran.stdout
+    assert "client: first message of a child" in ran.stdout

@@ -153,7 +153,7 @@ async def test_reader(aclient: pulsar.asyncio.Client, topic: str) -> None:
 
 
 async def test_exclusive_is_busy(aclient: pulsar.asyncio.Client, topic: str) -> None:
-    holder = await aclient.subscribe(topic, "s")  # unlike the blocking client's, it closes when nobody refers to it
+    holder = await aclient.subscribe(topic, "s")  # unlike the blocking client's, it closes when it is garbage collected
     with pytest.raises(pulsar.asyncio.PulsarException) as refused:
         await aclient.subscribe(topic, "s")
     assert refused.value.error() == pulsar.Result.ConsumerBusy

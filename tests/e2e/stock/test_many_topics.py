@@ -116,41 +116,41 @@ def test_pattern_for_non_persistent_topics_only(client: pulsar.Client) -> None:
 
 
 def test_listener(client: pulsar.Client, topic: str) -> None:
-    heard: queue.Queue[bytes] = queue.Queue()
+    received: queue.Queue[bytes] = queue.Queue()
 
     def listen(consumer: Any, message: Any) -> None:
         consumer.acknowledge(message)
-        heard.put(message.data())  # last: who has heard them all may close the consumer
+        received.put(message.data())  # after the ack, because the test closes the consumer after the last message
 
     consumer = client.subscribe(topic, "s", message_listener=listen)
     values = payloads(100)
     send_pipelined(client.create_producer(topic), values)
-    assert [heard.get(timeout=10) for _ in values] == values
+    assert [received.get(timeout=10) for _ in values] == values
     consumer.close()
     assert receive_rest(client.subscribe(topic, "s")) == []
 
 
 def test_listener_can_pause(client: pulsar.Client, topic: str) -> None:
-    heard: queue.Queue[bytes] = queue.Queue()
-    consumer = client.subscribe(topic, "s", message_listener=lambda _, message: heard.put(message.data()))
+    received: queue.Queue[bytes] = queue.Queue()
+    consumer = client.subscribe(topic, "s", message_listener=lambda _, message: received.put(message.data()))
     producer = client.create_producer(topic)
     producer.send(b"one")
-    assert heard.get(timeout=10) == b"one"
+    assert received.get(timeout=10) == b"one"
     consumer.pause_message_listener()
     producer.send(b"two")
     with pytest.raises(queue.Empty):
-        heard.get(timeout=0.3)
+        received.get(timeout=0.3)
     consumer.resume_message_listener()
-    assert heard.get(timeout=10) == b"two"
+    assert received.get(timeout=10) == b"two"
 
 
 def test_listeners_of_a_shared_subscription(client: pulsar.Client, other_client: pulsar.Client, topic: str) -> None:
-    heard: queue.Queue[tuple[str, bytes]] = queue.Queue()
+    received: queue.Queue[tuple[str, bytes]] = queue.Queue()
 
     def listener(name: str) -> Any:
         def listen(consumer: Any, message: Any) -> None:
             consumer.acknowledge(message)
-            heard.put((name, message.data()))
+            received.put((name, message.data()))
 
         return listen
 
@@ -158,7 +158,7 @@ def test_listeners_of_a_shared_subscription(client: pulsar.Client, other_client:
         each.subscribe(topic, "s", SHARED, message_listener=listener(name), receiver_queue_size=5)
     values = payloads(200)
     send_pipelined(client.create_producer(topic), values)
-    got = [heard.get(timeout=10) for _ in values]
+    got = [received.get(timeout=10) for _ in values]
     assert sorted(value for _, value in got) == values
     assert {name for name, _ in got} == {"a", "b"}
 
@@ -199,10 +199,10 @@ def test_non_persistent_round_trip(client: pulsar.Client) -> None:
 def test_non_persistent_keeps_nothing(client: pulsar.Client) -> None:
     name = f"non-persistent://public/default/np-{uuid.uuid4().hex[:8]}"
     producer = client.create_producer(name)
-    producer.send(b"nobody listens")
+    producer.send(b"before the consumer")
     consumer = client.subscribe(name, "s", initial_position=EARLIEST)
-    producer.send(b"somebody listens")
-    assert receive_data(consumer, 1) == [b"somebody listens"]
+    producer.send(b"after the consumer")
+    assert receive_data(consumer, 1) == [b"after the consumer"]
 
 
 def test_non_persistent_subscriptions_each_get_all(client: pulsar.Client) -> None:
@@ -214,7 +214,7 @@ def test_non_persistent_subscriptions_each_get_all(client: pulsar.Client) -> Non
 
 
 def test_non_persistent_and_persistent_of_one_name_are_two_topics(client: pulsar.Client) -> None:
-    local = f"twin-{uuid.uuid4().hex[:8]}"
+    local = f"same-name-{uuid.uuid4().hex[:8]}"
     lasting = client.subscribe(f"persistent://public/default/{local}", "s")
     volatile = client.subscribe(f"non-persistent://public/default/{local}", "s")
     client.create_producer(f"persistent://public/default/{local}").send(b"p")

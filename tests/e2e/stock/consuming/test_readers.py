@@ -151,13 +151,13 @@ def test_reader_with_queue_size_one(client: pulsar.Client, topic: str) -> None:
 def test_reader_listener(client: pulsar.Client, topic: str) -> None:
     values = payloads(20)
     send_pipelined(client.create_producer(topic), values)
-    heard: queue.Queue[bytes] = queue.Queue()
+    received: queue.Queue[bytes] = queue.Queue()
 
     def listen(reader: Any, message: Any) -> None:
-        heard.put(message.data())
+        received.put(message.data())
 
     client.create_reader(topic, pulsar.MessageId.earliest, reader_listener=listen)
-    assert [heard.get(timeout=10) for _ in values] == values
+    assert [received.get(timeout=10) for _ in values] == values
 
 
 def test_reader_seek_by_id(client: pulsar.Client, topic: str) -> None:

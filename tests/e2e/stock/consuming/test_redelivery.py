@@ -163,9 +163,9 @@ def test_dead_letter_topic_gets_what_fails_too_often(client: pulsar.Client, topi
             consumer.negative_acknowledge(message)
         else:
             consumer.acknowledge(message)
-    buried = receive_all(dead, 1)[0]
-    assert buried.data() == values[1]
-    assert buried.properties()["origin"] == values[1].decode()
+    dead_letter = receive_all(dead, 1)[0]
+    assert dead_letter.data() == values[1]
+    assert dead_letter.properties()["origin"] == values[1].decode()
     expect_silence(consumer)
     expect_silence(dead)
     assert tries == Counter({values[0]: 1, values[1]: 3, values[2]: 1, values[3]: 1})

@@ -1,4 +1,4 @@
-"""The four subscription types: who gets what, who is refused, what a subscription keeps when nobody listens."""
+"""The four subscription types: distribution of messages, refused consumers, and the backlog without a consumer."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ def test_validation_enforced(client: pulsar.Client, rest: Rest, namespace: str) 
     rest.expect("POST", f"/admin/v2/namespaces/{namespace}/schemaValidationEnforced", True)
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(topic)
-    bytes_before.send(b"who is in stays in")
+    bytes_before.send(b"connected before")
     client.create_producer(f"persistent://{namespace}/bytes").send(b"no schema, no rule")
 
 
@@ -548,7 +548,7 @@ def test_a_topic_takes_its_schema_with_it(client: pulsar.Client, rest: Rest, top
 
 
 def test_clients_come_back_to_a_topic_deleted_by_force(client: pulsar.Client, rest: Rest, topic: str) -> None:
-    """Whoever reconnects registers anew, under a new number: what it had in flight may still name an old one."""
+    """A client that reconnects registers its schema under a new version; messages in flight may have an old version."""
     item, later, _ = first_versions()
     client.create_producer(topic, schema=AvroSchema(item)).close()
     producer = client.create_producer(topic, schema=AvroSchema(later))

@@ -1,4 +1,4 @@
-"""A benchmark that fails: told in a few lines, logs kept, the other measures run all the same."""
+"""A failed measure is reported in a few lines, its logs are kept, and the other measures still run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_session_that_ends_is_a_short_error(tmp_path: Path) -> None:
     assert len(str(found.value).splitlines()) == 1
 
 
-def test_a_failed_measure_is_told_and_the_others_are_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_measure_is_reported_and_the_others_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fails(scene: Scene) -> list[Outcome]:
         log = scene.place("broker") / "broker.log"
         log.write_text("its last words")
@@ -76,9 +76,9 @@ def test_a_failed_measure_is_told_and_the_others_are_run(tmp_path: Path, capsys:
     target = tmp_path / "found.json"
     code = report.run("test", {"fails": fails, "works": works}, (), ["--json", str(target), "--dir", str(tmp_path)])
     assert code == 1
-    told = capsys.readouterr().out
-    assert "fails FAILED after" in told
-    assert "the broker went away" in told
+    shown = capsys.readouterr().out
+    assert "fails FAILED after" in shown
+    assert "the broker went away" in shown
     record = json.loads(target.read_text())
     assert record["failed"] == {"fails": "the broker went away"}
     assert [one["name"] for one in record["measures"]] == ["works"]
