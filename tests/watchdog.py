@@ -1,7 +1,7 @@
-"""One test that hangs must not take the whole run with it: a plugin that fails it after `LIMIT_S`. Knows no test.
+"""pytest plugin that fails a hanging test after `LIMIT_S`, so that the rest of the run continues.
 
 The timer's signal is raised as a failure wherever the main thread waits, also in the event loop of an asynchronous
-test; the stacks of all threads are shown. What follows on the same worker goes on.
+test. The stacks of all threads are printed. Later tests on the same worker run as usual.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NoReturn
 import pytest
 
 LIMIT_S = float(os.environ.get("ANABRANCH_TEST_SECONDS_MAX", "900"))
-"""For its fixtures, for itself and for its end. `make test` gives less: several times what the longest one takes."""
+"""For setup, call and teardown each. `make test` sets less: several times what the longest test takes."""
 AGAIN_S = 10.0
-"""Code that catches everything may have swallowed it."""
+"""The failure is raised again after this time, because code that catches everything may have swallowed it."""
 
-_stderr = os.dup(2)  # pytest puts a file of its own in its place
+_stderr = os.dup(2)  # pytest replaces descriptor 2 by a file
 Wrapper = Generator[None, object, object]
 
 

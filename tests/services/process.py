@@ -101,7 +101,7 @@ class Node:
         """SIGTERM, then SIGKILL after the deadline. Does nothing if it does not run."""
         if self._process is not None and self.is_alive:
             self._process.send_signal(signal.SIGTERM)
-            self._process.send_signal(signal.SIGCONT)  # a paused one could not hear it
+            self._process.send_signal(signal.SIGCONT)  # a paused process handles no SIGTERM
             try:
                 self._process.wait(within_s)
             except subprocess.TimeoutExpired:

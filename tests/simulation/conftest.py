@@ -1,4 +1,4 @@
-"""Simulated trouble is not worth a log line: thousands of them would only cost time."""
+"""Log lines below CRITICAL are switched off: simulated faults would write thousands."""
 
 from __future__ import annotations
 

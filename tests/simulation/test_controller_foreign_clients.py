@@ -109,7 +109,7 @@ class PlainLeader(GroupLeader):
 
     def push(self, name: str, push: Push) -> None:
         life, before = self.mixed, self.pushed.get(push.connection)
-        self.say(f"{name}: {push.consumer}, who says no generations, has {list(push.segment_ids)} ({push.generation})")
+        self.say(f"{name}: {push.consumer}, without generations, has {list(push.segment_ids)} ({push.generation})")
         self.pushed[push.connection] = push
         missing = set(push.segment_ids) - set(() if before is None else before.segment_ids)
 
@@ -222,11 +222,11 @@ class MixedLife(GroupLife):
                 consumer.closed(segment_id)
 
     def check_assigned(self) -> None:
-        """And by those that it is given to."""
+        """Each segment is read by the consumer it is assigned to."""
         super().check_assigned()
-        for (name, one), (who, _) in self.readers.items():
-            mine = self.leader_groups()[name].assignment.assigned(who.name).segment_ids
-            self.must(one in mine, f"{name}: {who.name} reads {one}, and has {mine}")
+        for (name, one), (reader, _) in self.readers.items():
+            mine = self.leader_groups()[name].assignment.assigned(reader.name).segment_ids
+            self.must(one in mine, f"{name}: {reader.name} reads {one}, but is assigned {mine}")
 
 
 @pytest.mark.parametrize("part", seeds(max(1, SEEDS // 10), 5))

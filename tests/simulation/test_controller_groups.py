@@ -363,9 +363,9 @@ class GroupLife(Life):
     def __init__(self, seed: int) -> None:
         self.connections = 0
         self.consumers: dict[int, Consumer] = {}  # by connection
-        self.everybody: list[Consumer] = []
-        self.readers: dict[tuple[str, int], tuple[Consumer, int]] = {}  # by the owners: who reads, under which number
-        self.under: dict[tuple[str, int, int], Consumer] = {}  # who was ever let in under a generation
+        self.all_consumers: list[Consumer] = []
+        self.readers: dict[tuple[str, int], tuple[Consumer, int]] = {}  # at the owners: reader and generation
+        self.under: dict[tuple[str, int, int], Consumer] = {}  # every admission
         super().__init__(seed)
         self.deletes = False
         self.listeners.append(self.broadcast)
@@ -430,12 +430,12 @@ class GroupLife(Life):
     def replace_process(self, old: Consumer) -> None:
         old.replaced()
         new = self.new_consumer(old.subscription, old.name, old)
-        self.everybody.append(new)
+        self.all_consumers.append(new)
         new.connect()
 
     def join(self, subscription: str) -> None:
-        consumer = self.new_consumer(subscription, f"{subscription}-{len(self.everybody)}", None)
-        self.everybody.append(consumer)
+        consumer = self.new_consumer(subscription, f"{subscription}-{len(self.all_consumers)}", None)
+        self.all_consumers.append(consumer)
         consumer.connect()
 
     def replied(self, operation_id: str, error: Error | None) -> None:
@@ -446,14 +446,14 @@ class GroupLife(Life):
                 self.join(name)
 
     def read_one(self, name: str, share: float = 0.5) -> bool:
-        living = [c for c in self.everybody if c.subscription == name and not c.is_gone]
+        living = [c for c in self.all_consumers if c.subscription == name and not c.is_gone]
         return sum(consumer.read() for consumer in living) > 0
 
     def trouble_consumers(self) -> None:
         if not self.is_chaotic:
             return
         self.at(self.chance.randint(1, 150), self.trouble_consumers)
-        living = [consumer for consumer in self.everybody if not consumer.is_gone and not consumer.is_replaced]
+        living = [consumer for consumer in self.all_consumers if not consumer.is_gone and not consumer.is_replaced]
         if not living:
             return
         one = self.chance.choice(living)
@@ -489,7 +489,7 @@ class GroupLife(Life):
         self.trouble_consumers()
         self.run(CHAOS_MS)
         self.is_chaotic = False
-        for consumer in self.everybody:
+        for consumer in self.all_consumers:
             consumer.is_hanging = False
         for name in self.groups_known:
             self.join(name)
@@ -531,11 +531,11 @@ class GroupLife(Life):
             expected = {
                 one for one in record.segments if one not in drained and record.layout.ancestors(one) <= drained
             }
-            living = [c for c in self.everybody if c.subscription == name and not c.is_gone]
-            read = [(one, who) for (subscription, one), (who, _) in self.readers.items() if subscription == name]
+            living = [c for c in self.all_consumers if c.subscription == name and not c.is_gone]
+            read = [(one, reader) for (subscription, one), (reader, _) in self.readers.items() if subscription == name]
             held = sorted(one for one, _ in read)
             self.must(held == sorted(expected), f"{name}: {expected} are open, {held} are read")
-            counts = [sum(who is consumer for _, who in read) for consumer in living]
+            counts = [sum(reader is consumer for _, reader in read) for consumer in living]
             self.must(max(counts) - min(counts) <= 1, f"{name}: uneven, {counts}")
 
 

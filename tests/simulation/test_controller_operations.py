@@ -63,7 +63,7 @@ class Producer:
 
         def failed(error: Error) -> None:
             self._target = None
-            if isinstance(error, SegmentSealed):  # its owner says who is next
+            if isinstance(error, SegmentSealed):  # the owner names the children
                 for child in life.shelf.children_of(target.name):
                     descriptor = child.name.segment
                     assert descriptor is not None
@@ -292,8 +292,8 @@ def test_operations_under_faults(part: range) -> None:
         run_life(seed)
 
 
-def test_the_world_is_worth_it() -> None:
-    """Things do happen: operations are committed and aborted, leaders change, topics are deleted."""
+def test_operations_simulation_reaches_all_outcomes() -> None:
+    """Operations are committed and aborted, leaders change, topics are deleted."""
     lives = [run_life(seed) for seed in range(12)]
     ends = [str(outcome) for life in lives for outcome in life.outcomes.values()]
     assert ends.count("COMMITTED") > 50

@@ -123,8 +123,8 @@ def test_rewinds_keep_every_key_in_order(part: range) -> None:
         run_life(seed)
 
 
-def test_the_world_is_worth_it() -> None:
-    """Seeks do happen, in the middle of everything."""
+def test_rewinds_simulation_completes_seeks() -> None:
+    """Seeks complete while messages are read and leaders change."""
     lives = [run_life(seed) for seed in range(12)]
     done = [rewind for life in lives for rewind in life.rewind_count.values() if rewind.is_done]
     assert len(done) > 10

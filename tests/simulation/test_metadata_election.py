@@ -34,7 +34,7 @@ class Acts:
         self._world.check(holder == process.name, f"{process.name} and {holder} both have term {leadership.term}")
         term, name = self._last
         if self._world.breaks_promises and leadership.term < term:
-            process.say(f"is refused by who receives it: term {leadership.term} after {term}")
+            process.say(f"is refused by the receiver: term {leadership.term} after {term}")
             return
         self._world.check(
             leadership.term > term or (leadership.term == term and process.name == name),
@@ -63,7 +63,7 @@ async def lead(process: Process, acts: Acts) -> None:
             acts.leading[process.name] = leadership
             while leadership.is_valid:
                 acts.act(process, leadership)
-                # right out of a timer: after a stop it may ring before the one that says that the session is overdue
+                # directly from a timer, which after a stop may fire before the timer that reports an overdue session
                 process.clock.call_later(chance.random() * 0.2, partial(acts.act, process, leadership))
                 await process.clock.sleep(chance.random() * 0.2)
                 acts.act(process, leadership)

@@ -11,7 +11,7 @@ from tests.support.simulation.metadata_processes import Process, World, run_seed
 
 CANDIDATES = 100
 WRITES_MAX = 25
-"""Per change: three of the winner, and of the others only who drew about the same moment of the window."""
+"""Per change: three by the winner, and those of candidates that drew about the same moment of the window."""
 
 
 async def scenario(world: World) -> None:

@@ -139,10 +139,12 @@ class Traffic:
     def comes_again(self) -> list[str]:
         """Messages redelivered although all were acknowledged: none, if that is long enough ago."""
         client, found = self._connect(), []
-        everybody = self._subscriptions + self._audits
-        consumers = [client.subscribe(one.topic, one.name, one.type, initial_position=EARLIEST) for one in everybody]
+        subscriptions = self._subscriptions + self._audits
+        consumers = [
+            client.subscribe(one.topic, one.name, one.type, initial_position=EARLIEST) for one in subscriptions
+        ]
         patience_ms = 1000  # for the first; the others have waited as long
-        for one, consumer in zip(everybody, consumers, strict=True):
+        for one, consumer in zip(subscriptions, consumers, strict=True):
             try:
                 message = consumer.receive(timeout_millis=patience_ms)
                 found.append(f"{one.topic}/{one.name}: {message.data()!r} at {message.message_id()} came again")

@@ -114,7 +114,7 @@ class Topic:
 
 
 class Meeting:
-    """`first` begins; before its step number `index` the other one is asked for, and the step waits for it."""
+    """`first` begins; the second call starts before step number `index` of `first`, and that step waits for it."""
 
     def __init__(self, topic: Topic, index: int, published: int) -> None:
         """`published`: so many messages at every step of both."""
@@ -528,6 +528,6 @@ def test_positions_start_at_zero() -> None:
             assert topic.shelf.segments[name].position(0) == Position(0, 0)
             assert topic.unread("old") == topic.sent[8:]
             with pytest.raises(Error):
-                topic.shelf.unread(name, "nobody")
+                topic.shelf.unread(name, "missing")
 
     run_simulated(story())

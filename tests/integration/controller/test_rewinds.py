@@ -97,7 +97,7 @@ class Story:
         for child in (1, 2):
             cursor = self.stored(child).cursors["s"]
             if cursor.next == MESSAGES:
-                continue  # not sought yet: who reads it reads the old tail
+                continue  # not sought yet: a reader gets the old tail
             for reader in self.readers:
                 for received in reader.everything:
                     if any(one.segment_id == child for one in received.segments):

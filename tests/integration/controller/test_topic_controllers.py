@@ -341,7 +341,7 @@ def test_sessions_survive_a_leader_change_and_expire_after_grace() -> None:
             assert closed == ["one"]  # it did not release by itself
             await brokers.kill("a")
             b = brokers.lead("b")
-            await brokers.until(lambda: len(b.controllers) == 1)  # not asked by anybody
+            await brokers.until(lambda: len(b.controllers) == 1)  # without a call
             back = Link()
             again, _ = await b.register(TOPIC, Registration("s", STREAM, "two", EARLIEST), back)
             assert again.segments == two.received[-1].segments

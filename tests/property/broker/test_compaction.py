@@ -69,7 +69,7 @@ async def publish(world: BrokerWorld, topic: Topic, messages: list[Message]) -> 
 
 @given(HISTORY, st.integers(1, 4), st.booleans())
 @settings(max_examples=60)
-def test_compaction_equals_its_twin(history: list[tuple[list[Message], bool]], keys_max: int, trims: bool) -> None:
+def test_compaction_equals_the_model(history: list[tuple[list[Message], bool]], keys_max: int, trims: bool) -> None:
     async def run() -> None:
         world = await BrokerWorld().start()
         topic = await world.topic()

@@ -136,7 +136,7 @@ class Scene:
         self.shell.ack(consumer, position)
 
     def finish(self) -> None:
-        """Everybody is ready and acknowledges: what is left must come."""
+        """All consumers are ready and acknowledge: every remaining message must be delivered."""
         if not self.consumers:
             self.step("join", 0, 1)
         for consumer in self.consumers:
@@ -262,17 +262,17 @@ def test_failover_delivers_in_order_to_the_active_consumer_only(
 
 
 class NarrowPeer(RecordingPeer):
-    """Accepts `room` bytes."""
+    """Accepts `capacity` bytes."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, capacity: int) -> None:
         super().__init__()
-        self.room = room
+        self.capacity = capacity
         self.sent: list[bytes] = []
 
     def send(self, *buffers: Buffer) -> None:
         self.sent += (bytes(buffer) for buffer in buffers)
-        self.room -= sum(map(len, buffers))
-        self.has_room = self.room > 0
+        self.capacity -= sum(map(len, buffers))
+        self.has_room = self.capacity > 0
 
 
 @QUICK

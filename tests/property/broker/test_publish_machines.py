@@ -32,15 +32,15 @@ def test_access_table(steps: list[tuple[AccessMode, int | None] | int]) -> None:
     for number, step in enumerate(steps):
         epoch = table.epoch
         if isinstance(step, int):
-            everybody = sorted(inside | set(waiting))
-            if not everybody:
+            producers = sorted(inside | set(waiting))
+            if not producers:
                 continue
-            gone = everybody[step % len(everybody)]
+            gone = producers[step % len(producers)]
             heir = table.leave(gone)
             inside.discard(gone)
             waiting = [one for one in waiting if one != gone]
             if heir is not None:
-                assert heir == waiting.pop(0), "first come, first crowned"
+                assert heir == waiting.pop(0), "waiting producers are admitted in order of arrival"
                 assert not inside
                 inside = {heir}
                 assert table.epoch > epoch
@@ -75,7 +75,7 @@ def test_access_table(steps: list[tuple[AccessMode, int | None] | int]) -> None:
         st.tuples(st.sampled_from(["send", "done", "fail"]), st.sampled_from("ab"), st.integers(0, 12)), max_size=60
     )
 )
-def test_dedup_equals_a_naive_twin(steps: list[tuple[str, str, int]]) -> None:
+def test_dedup_equals_a_naive_model(steps: list[tuple[str, str, int]]) -> None:
     sequences = Sequences()
     stored: dict[str, set[int]] = {"a": set(), "b": set()}
     flying: list[tuple[str, int]] = []
@@ -142,7 +142,7 @@ def test_hash_ring_moves_only_necessary_slots(labels: set[str], newcomer: str) -
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=6), min_size=2, max_size=8))
-def test_a_changed_ring_is_as_good_as_a_new_one(generations: list[set[str]]) -> None:
+def test_changed_hash_ring_equals_a_new_one(generations: list[set[str]]) -> None:
     kept: HashRing[str] = HashRing()
     for labels in generations:
         fresh: HashRing[str] = HashRing()

@@ -1,5 +1,5 @@
-"""What the compatibility check lets in can really be read: data of the old schema, decoded by another Avro library with
-the new one. And schemas keep their identity however they are written down."""
+"""A schema that passes the compatibility check can read old data, as another Avro library decodes it. The identity of a
+schema does not depend on its spelling."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_schema_is_compatible_with_itself_in_any_spelling(definition: Any) -> No
         max_leaves=12,
     ).map(lambda value: json.dumps(value).encode())
 )
-def test_nonsense_is_a_bad_schema_or_a_schema(data: bytes) -> None:
+def test_any_text_is_a_schema_or_bad_schema(data: bytes) -> None:
     for kind in (SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF_NATIVE, SchemaType.KEY_VALUE):
         try:
             check_valid(Schema(kind, data), 1 << 19)

@@ -34,7 +34,7 @@ SPEECH = ["say", "say", "hear", "hear", "late"]
 
 
 class Reader:
-    """A consumer: applies assignments in order, may skip to the newest, lets go when it likes."""
+    """A consumer: applies assignments in order, may skip to the newest, and releases segments at any time."""
 
     def __init__(self) -> None:
         self.inbox: deque[Assign] = deque()

@@ -29,9 +29,9 @@ def decoded(chunks: Iterable[bytes], scratch_bytes: int = 16_384) -> Seen:
         for chunk in chunks:
             rest = chunk
             while rest:
-                room = decoder.buffer()
-                count = min(len(room), len(rest))
-                room[:count], rest = rest[:count], rest[count:]
+                buffer = decoder.buffer()
+                count = min(len(buffer), len(rest))
+                buffer[:count], rest = rest[:count], rest[count:]
                 frames += (
                     (bytes(one.command), None if one.payload is None else bytes(one.payload))
                     for one in decoder.received(count)
@@ -52,9 +52,9 @@ def decoded_in_blocks(chunks: Iterable[bytes], scratch_bytes: int) -> Seen:
                 if decoder._own is None:
                     count, found = len(rest), decoder.received_block(rest)
                 else:
-                    room = decoder.buffer()
-                    count = min(len(room), len(rest))
-                    room[:count] = rest[:count]
+                    buffer = decoder.buffer()
+                    count = min(len(buffer), len(rest))
+                    buffer[:count] = rest[:count]
                     found = decoder.received(count)
                 rest = rest[count:]
                 frames += ((bytes(one.command), None if one.payload is None else bytes(one.payload)) for one in found)

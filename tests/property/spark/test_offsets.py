@@ -40,7 +40,7 @@ topics = st.integers(1, 4)
 
 
 class Query:
-    """A streaming query on paper: it keeps what Spark keeps, the end of each batch as text."""
+    """Model of a streaming query: it keeps what Spark keeps, the end offset of each batch as text."""
 
     def __init__(self, topic: PaperTopic, wanted: KeyFilter = EVERYTHING) -> None:
         self.topic = topic
@@ -369,7 +369,7 @@ def test_partitions_of_the_same_plan_are_the_same() -> None:
     assert [part[0].entries for part in cut] == [18, 18, 17, 17]
 
 
-def test_text_that_is_no_offset() -> None:
+def test_text_that_is_no_offset_is_refused() -> None:
     for value in (
         {},
         {"v": 2, "topics": {}},

@@ -1,4 +1,4 @@
-"""The checksum of a task's rows: the same however they are cut, another one when anything of them is other."""
+"""The checksum of a task's rows does not depend on how they are cut into pieces, and differs for different rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tallied(rows: list[tuple[bytes | None, bytes | None, bool]], cuts: list[int]
 
 
 @given(columns, st.lists(st.integers(0, 30)), st.lists(st.integers(0, 30)))
-def test_cuts_do_not_matter(
+def test_checksum_does_not_depend_on_the_cuts(
     rows: list[tuple[bytes | None, bytes | None, bool]], one: list[int], other: list[int]
 ) -> None:
     assert tallied(rows, one) == tallied(rows, other)
@@ -38,7 +38,7 @@ def test_cuts_do_not_matter(
 
 
 @given(columns, columns)
-def test_other_rows_have_another_one(
+def test_different_rows_have_different_checksums(
     rows: list[tuple[bytes | None, bytes | None, bool]], others: list[tuple[bytes | None, bytes | None, bool]]
 ) -> None:
     def mine(some: list[tuple[bytes | None, bytes | None, bool]]) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -48,7 +48,7 @@ def test_other_rows_have_another_one(
 
 
 @given(st.lists(st.text(max_size=6), max_size=10))
-def test_text_is_what_its_bytes_are(words: list[str]) -> None:
+def test_checksum_of_text_equals_that_of_its_bytes(words: list[str]) -> None:
     rows = range(len(words))
     text, raw = pa.array(words, pa.string()), pa.array([word.encode() for word in words], pa.binary())
     large = pa.array(words, pa.large_string())
@@ -57,7 +57,7 @@ def test_text_is_what_its_bytes_are(words: list[str]) -> None:
     assert RowChecksum(0).with_rows(0, rows, raw, None).values == made[0].values
 
 
-def test_a_note_goes_with_an_entry_and_comes_back() -> None:
+def test_note_round_trip_through_entry_metadata() -> None:
     made = RowChecksum(7 << 32).with_rows(7 << 32, [0, 1], pa.array([b"a", None]), pa.array(["k", "k"]))
     assert read_note(made.note()) == made
     found = pb.MessageMetadata()

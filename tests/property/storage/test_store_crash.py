@@ -225,7 +225,7 @@ async def damages(load: Load, store: EmbeddedLedgerStore) -> list[tuple[int, int
 
 
 class TightLoad(Load):
-    """The same load on a device that is repeatedly full and gets room again."""
+    """The same load on a device that is repeatedly full and then has free space again."""
 
     async def _round(self, store: EmbeddedLedgerStore, writers: list[LedgerWriter]) -> None:
         used = sum(len(node.data) for node in self.disk.names.values())

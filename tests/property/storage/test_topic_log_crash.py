@@ -66,7 +66,7 @@ async def work(world: TopicWorld, topic: TopicLog, seen: Seen, plan: list[tuple[
             case "commit":
                 world.ledgers.commit(number // 4 + 1)
             case "fail":
-                world.ledgers.fail_groups = StorageFull("no room")
+                world.ledgers.fail_groups = StorageFull("no space left")
                 world.ledgers.commit(number // 4 + 1)
                 world.ledgers.fail_groups = None
             case "ack" if p is not None:

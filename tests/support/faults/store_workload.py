@@ -103,7 +103,7 @@ class Client:
         else:
             answer = await self.put(key, seen)
         if answer is None or isinstance(answer, Answer):
-            await self.read(key)  # as everybody should: after anything but success read again, then decide
+            await self.read(key)  # as every client should: after anything but success, read again, then decide
 
     async def read(self, key: str) -> Reply:
         """A read after `sync`, which must agree with everything confirmed before it began."""
@@ -159,7 +159,7 @@ class Client:
             self._record.unknown += 1
         except StoreUnavailable:
             self._record.refused += 1
-            self._record.ended(None)  # surely not applied: if anybody ever reads this value, no write explains it
+            self._record.ended(None)  # surely not applied: a read that returns this value is a violation
             return None
         except Error as error:
             self._record.violations.append(f"{self.name}: {kind} {key} failed with {error!r}")

@@ -63,9 +63,9 @@ def published(data: bytes, cuts: Sequence[int], *, native: bool, blocks: bool) -
                     size = high - low
                     found = decoder.received_block(data[low:high]) if decoder._own is None else None
                 if not blocks or found is None:
-                    room = decoder.buffer()
-                    size = min(room.nbytes, high - low)
-                    room[:size] = data[low : low + size]
+                    buffer = decoder.buffer()
+                    size = min(buffer.nbytes, high - low)
+                    buffer[:size] = data[low : low + size]
                     found = decoder.received(size)
                 low += size
                 for one in found:

@@ -45,7 +45,7 @@ def write_secret(directory: Path) -> Path:
 
 
 def write_htpasswd(directory: Path, **users: str) -> Path:
-    """alice with bcrypt, bob with apr1, everybody else with {SHA}."""
+    """alice with bcrypt, bob with apr1, all others with {SHA}."""
     from anabranch.security.htpasswd import apr1
 
     lines = ["# users of a test", ""]

@@ -103,7 +103,7 @@ async def bulk_items(store: MetadataStore, prefix: str) -> list[tuple[str, Versi
 
 
 async def soon(check: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until `check` says yes."""
+    """Wait until `check` returns true."""
     clock = SystemClock()
     end = clock.monotonic() + PATIENCE_S
     while not await check():

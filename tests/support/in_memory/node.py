@@ -1,4 +1,4 @@
-"""A real node in this event loop, and raw clients that have said hello to it."""
+"""A real node in this event loop, and raw clients connected to it (CONNECT answered)."""
 
 from __future__ import annotations
 

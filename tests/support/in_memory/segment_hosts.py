@@ -1,5 +1,5 @@
-"""The owners of segments under one contract: the model in memory, a broker alone, two brokers of which the other one
-owns the segment. Each world publishes, reads and acknowledges in its own way; what the port says must be the same."""
+"""Segment owners under one contract: the model in memory, a single broker, and two brokers of which the other owns the
+segment. Each world publishes, reads and acknowledges in its own way; the answers of the port must be the same."""
 
 from __future__ import annotations
 

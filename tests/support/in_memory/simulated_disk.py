@@ -80,7 +80,7 @@ class SimDisk:
         if self.step():
             raise PowerCut
 
-    def room(self, more: int) -> None:
+    def check_space(self, more: int) -> None:
         if self.bytes_max is not None and sum(len(node.data) for node in self.names.values()) + more > self.bytes_max:
             raise OSError(errno.ENOSPC, "no space left on device")
 
@@ -208,7 +208,7 @@ class SimFile:
         is_cut = self._disk.step()
         more = max(offset + len(data) - len(self._node.data), 0)
         try:
-            self._disk.room(more)
+            self._disk.check_space(more)
         except OSError:
             self._node.write(data[: len(data) // 2], offset)
             raise
@@ -231,7 +231,7 @@ class SimFile:
 
     def allocate(self, size: int) -> None:
         self._disk.hit()
-        self._disk.room(max(size - len(self._node.data), 0))
+        self._disk.check_space(max(size - len(self._node.data), 0))
         self._node.data += bytes(max(size - len(self._node.data), 0))
 
     def size(self) -> int:

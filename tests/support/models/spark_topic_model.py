@@ -1,5 +1,5 @@
-"""A topic on paper for tests of Spark's offsets: keyed messages, splits, merges, ledgers that roll and are trimmed, and
-records of segments that go. Knows what was written in which order; nothing of brokers."""
+"""Model of a topic for tests of Spark's offsets: keyed messages in written order, splits, merges, rolled and trimmed
+ledgers, deleted segment records. Uses no broker."""
 
 from __future__ import annotations
 

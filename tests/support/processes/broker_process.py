@@ -1,6 +1,5 @@
-"""A real `anabranch standalone` in a process of its own, for tests, soaks and the demo.
+"""A real `anabranch standalone` process for tests, soaks and the demo: start, stop, kill, measure, read the log.
 
-Knows how to start, kill, stop and measure the process and where its log is; knows nothing of what the broker does.
 Ports are taken below the kernel's ephemeral range: a client that keeps dialling a dead broker on an ephemeral port can
 end up connected to itself and hold the port against the restart.
 """
@@ -30,7 +29,7 @@ _ports = random.Random(os.urandom(8))
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on right now, outside the ephemeral range."""
+    """A loopback port without a listener at this moment, outside the ephemeral range."""
     for _ in range(200):
         port = _ports.choice(_PORTS)
         if port in _given and len(_given) < len(_PORTS) // 2:
@@ -62,7 +61,7 @@ class BrokerProcess:
         name: str | None = None,
         program: str = "anabranch",
     ) -> None:
-        """`name` tells brokers that share a data directory apart. `program`: a module that takes the same arguments."""
+        """`name` distinguishes brokers on one data directory. `program` is a module that takes the same arguments."""
         self.data = data
         self.port = free_port()
         self.http_port = free_port()
@@ -89,7 +88,7 @@ class BrokerProcess:
 
     @property
     def lives(self) -> int:
-        """How often it has become ready so far, by its own word; a broker that was replaced starts over."""
+        """How often its log reports that it became ready. A broker that was replaced restarts in the same process."""
         if not self.log_path.exists():
             return 0
         return self.log_path.read_text(errors="replace").count(" is ready after ")
@@ -105,9 +104,9 @@ class BrokerProcess:
         return self
 
     def wait_ready(self, within_s: float = 60.0) -> None:
-        """Until a process that was launched says that it is ready, or one that starts over accepts connections.
+        """Wait until a launched process logs that it is ready, or a restarting one accepts connections.
 
-        The ports accept them a moment earlier; who asks over HTTP then is told that the broker is starting.
+        The ports accept connections a moment earlier. Until then HTTP requests fail with NotReady.
         """
         deadline = time.monotonic() + within_s
         try:

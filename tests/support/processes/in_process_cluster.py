@@ -1,5 +1,5 @@
-"""Several brokers of one cluster as objects of one process, on one data directory with SQLite. For tests of what they
-learn from each other; deaths and pauses need processes (`cluster_processes`)."""
+"""Several brokers of one cluster as objects of one process, on one data directory with SQLite. For tests of
+their messages to each other; kills and pauses need processes (`tests/support/processes/cluster.py`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def node_settings(directory: Path, name: str, **more: object) -> NodeSettings:
 
 @asynccontextmanager
 async def nodes(directory: Path, *names: str, **more: object) -> AsyncIterator[list[Node]]:
-    """All serving, and all agreed on who holds which slot."""
+    """Wait until all brokers serve and agree on the holder of every slot."""
     async with AsyncExitStack() as stack:
         found = [await stack.enter_async_context(Node(node_settings(directory, name, **more))) for name in names]
         await until(lambda: is_settled(found))

@@ -3,7 +3,7 @@
 Run as `python -m tests.support.processes.storage_child` with
 
     append DIR BROKER [STOP_STEP [NTH]]     appends until it is stopped, fenced or killed
-    fill DIR BROKER FILE_BYTES_MAX           appends until full, goes on with room
+    fill DIR BROKER FILE_BYTES_MAX           appends until full, continues when space is free
     take-over DIR BROKER VICTIM [STOP_STEP]  recovers another broker's log, then exits
 
 At the NTH time a step named STOP_STEP is reached the process stops itself (SIGSTOP) in whatever thread got there.
@@ -176,11 +176,11 @@ async def fill(directory: str, broker: str, file_bytes_max: int) -> int:
     settings = small_settings(directory, broker)
     async with EmbeddedLedgerStore(settings, RealDisk(), blocking, SystemClock(), publish_time_of) as store:
         filler = Filler(store)
-        room = RoomListener()
-        store.start(room)
+        listener = RoomListener()
+        store.start(listener)
         error = await filler.fill(100_000)
         say(f"full {error.code if error else 'never'}")
-        await filler.fill_again(20, room.found)
+        await filler.fill_again(20, listener.found)
         say("open")
     await blocking.close()
     return 0

@@ -557,7 +557,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class _Then:
-    """Goes on with a second step when the first one was answered, and tells the machine when it was not."""
+    """Runs a second step after the first one was answered; a failure is passed to the machine."""
 
     go_on: Callable[[], None]
     machine: Any

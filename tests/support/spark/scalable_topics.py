@@ -1,4 +1,4 @@
-"""A broker in this process whose scalable topics tests create, split and merge, and traffic that goes on meanwhile."""
+"""A broker in this process whose scalable topics tests create, split and merge, with traffic at the same time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One topic under load with books kept: a sender with keys, a subscription of each type, and an audit at the end.
-
-Knows the stock client and how to wait for a cluster; must not know what happens to the brokers.
-"""
+"""One topic under recorded load: a sender with keys, a subscription of each type, and an audit at the end."""
 
 from __future__ import annotations
 

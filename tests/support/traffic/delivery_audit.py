@@ -1,4 +1,4 @@
-"""The judge of a delivery run: what was acknowledged, what came back, in which order. Pure; no client, no clock.
+"""Audit of a delivery run: which messages were acknowledged, which were received, and in which order. No I/O.
 
 A *stream* is whatever must stay in order (one key, or one producer); its messages are numbered 0, 1, 2 … by the sender.
 At-least-once delivery may show a message again (a resend after a lost receipt, a redelivery after a lost ack), so order

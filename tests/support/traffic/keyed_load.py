@@ -1,4 +1,4 @@
-"""Keyed, numbered, pipelined messages through the SDK, and what became of them. The judge is `delivery_audit`."""
+"""Keyed, numbered, pipelined messages through the SDK, and their outcomes. `delivery_audit` checks them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A bare client: frames over TCP, one call per command, nothing automatic but the answer to PING (and even that can be
-switched off). For tests that must say exactly what is on the wire."""
+"""A raw client: frames over TCP, one call per command. Only PING is answered automatically, which can be switched off.
+For tests that control exactly what is on the wire."""
 
 from __future__ import annotations
 

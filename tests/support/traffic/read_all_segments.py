@@ -1,5 +1,7 @@
-"""Everything that a scalable topic stores, parents before children: what per-key order means there. A raw client with
-non-durable cursors, so that producing is tested without the SDK's own consumers."""
+"""Reads all messages of a scalable topic, parents before children, so that each key is in order.
+
+Uses a raw client with non-durable cursors: tests of producers do not depend on the SDK's consumers.
+"""
 
 from __future__ import annotations
 

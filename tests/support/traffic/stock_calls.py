@@ -1,8 +1,4 @@
-"""What the stock-client tests do again and again: send, receive with a deadline, expect silence, call REST.
-
-Knows the stock client's blocking calls and plain HTTP; knows nothing of how the broker works.
-Every wait has a deadline.
-"""
+"""Common calls of stock-client tests: send, receive, expect silence, call REST. Every wait has a deadline."""
 
 from __future__ import annotations
 

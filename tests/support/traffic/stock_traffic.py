@@ -1,7 +1,6 @@
-"""Traffic of the stock client that keeps books: senders write down what was confirmed, takers what they saw.
+"""Recorded traffic of the stock client: senders record what was confirmed, consumers what they received.
 
-Every consumer acknowledges only what it has written down. Knows the client, threads and the numbers of messages; no
-broker and no faults. What the books say is judged by `delivery_audit`.
+Every consumer acknowledges only what it has recorded. `delivery_audit` checks the records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What must not be here: private paths, unfinished notes, checks silenced without a reason, giant modules."""
+"""What no file may contain: private paths, unfinished notes, checks silenced without a reason, giant modules."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_file_is_tidy(path: Path) -> None:
     text = path.read_text()
     assert complaints(text) == []
     if path.suffix == ".py" and "tests" not in path.parts:
-        assert len(text.splitlines()) <= MODULE_LINES_MAX, "look for the second noun in this module"
+        assert len(text.splitlines()) <= MODULE_LINES_MAX, "too long: split the module"
 
 
-def test_the_rules_notice() -> None:
+def test_rules_find_violations() -> None:
     assert complaints("x = '/ro" + "ot/data'") != []
     assert complaints("see https://" + "pypi.example.org/simple") != []
     assert complaints("# TODO later") != []

@@ -1,4 +1,4 @@
-"""Which failures of `make test` get a second chance; what fails twice fails; what hangs fails, too."""
+"""`make test` repeats a few failed tests once; a test that fails twice or hangs fails the run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ FAILED tests/a.py::TestY::test_z
     ("exit_code", "failures", "expected"),
     [(1, 1, True), (1, SECOND_CHANCES_MAX, True), (1, SECOND_CHANCES_MAX + 1, False), (1, 0, False), (2, 1, False)],
 )
-def test_a_second_chance_is_for_a_few_failures_of_a_whole_run(exit_code: int, failures: int, expected: bool) -> None:
+def test_only_a_few_failures_of_a_complete_run_are_repeated(exit_code: int, failures: int, expected: bool) -> None:
     assert has_second_chance(exit_code, [f"tests/a.py::t{number}" for number in range(failures)]) is expected
 
 
 @pytest.mark.parametrize(("body", "expected"), [("steady", 0), ("unsteady", 0), ("broken", 1)])
-def test_what_fails_twice_fails(tmp_path: Path, body: str, expected: int) -> None:
+def test_run_fails_if_a_test_fails_twice(tmp_path: Path, body: str, expected: int) -> None:
     seen = tmp_path / "seen"
     bodies = {
         "steady": "pass",
@@ -58,7 +58,7 @@ HUNG = {
 }
 
 
-def test_tests_that_hang_fail_and_the_others_go_on(tmp_path: Path) -> None:
+def test_hanging_tests_fail_and_later_tests_run(tmp_path: Path) -> None:
     case = tmp_path / "test_case.py"
     fixture = "@pytest.fixture\ndef never(): threading.Event().wait()"
     tests = [f"{text}\ndef test_after_{name}(): pass" for name, text in HUNG.items()]
@@ -75,4 +75,4 @@ def test_tests_that_hang_fail_and_the_others_go_on(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert "2 failed, 3 passed, 1 error" in done.stdout
     assert sorted(test.rpartition("::test_")[2] for test in failed_tests(done.stdout)) == sorted(HUNG)
-    assert "in test_process" in done.stderr, "the stack says where it hung"
+    assert "in test_process" in done.stderr, "the stack shows where it hung"

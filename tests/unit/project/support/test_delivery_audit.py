@@ -1,4 +1,4 @@
-"""The judge must find what it is there to find."""
+"""The delivery audit finds lost, repeated and misordered messages."""
 
 from __future__ import annotations
 
