@@ -305,7 +305,7 @@ async def test_one_exclusive_producer_at_a_time(sdk: Client, made: Made) -> None
 
 
 async def test_fenced_producer_gets_an_error(sdk: Client, made: Made) -> None:
-    """The broker ends the connection of a fenced producer that goes on sending; back again it is told why."""
+    """The broker closes the connection of a fenced producer that sends; the reconnect is refused with the reason."""
     topic = await made(0)
     old = await sdk.producer(topic, access="exclusive")
     async with sdk.producer(topic, access="exclusive-with-fencing") as new:
@@ -637,8 +637,8 @@ async def test_new_partitions_are_noticed(sdk: Client, admin: Admin, made: Made)
 async def test_scenarios_98_99_keys_find_the_same_partition_on_both_sides(
     sdk: Client, stock: pulsar.Client, made: Made
 ) -> None:
-    """Murmur3 of the key decides at the SDK. A producer of the wheel that is told to do the same meets it there, so a
-    key stays in order although both write it; left alone, the wheel takes another hash."""
+    """The SDK routes by Murmur3 of the key. A stock producer with the same router uses the same partition, so a key
+    that both write stays in order. By default the stock client uses another hash."""
     topic = await made(5)
 
     def routed(message: Any, count: int) -> int:

@@ -105,9 +105,9 @@ async def test_pipelined_sends_keep_keys_in_order_through_changes(
     """M1's own client reorders here: it repeats refused sends one by one.
 
     Nothing is stored twice either, but for one thing: M1 closes a producer when it seals, refuses what comes later, and
-    may say only then what it had stored. No answer of its stands for "that was all": not the one to our farewell, not
-    its refusal of a new producer, not the layout. The SDK listens until it sends again, and what it hears too late it
-    names in the log. In 93 runs under a load of 27 there was nothing to name.
+    may send the receipts of stored messages only then. No answer of M1 marks the last receipt: not the one to
+    CLOSE_PRODUCER, not its refusal of a new producer, not the layout. The SDK accepts receipts until it sends again,
+    and logs messages whose receipt came later. In 93 runs under a load of 27 there were none.
     """
     changes = [topic.split, topic.split, topic.merge, topic.split]
     async with sdk.producer(topic.name, batching=Batching(max_messages=5)) as producer:
@@ -135,9 +135,9 @@ async def test_pipelined_sends_keep_keys_in_order_through_changes(
 
 
 async def test_reader_skips_an_empty_sealed_segment(sdk: Client, topic: Topic) -> None:
-    """Once it was unloaded, M1 refuses to read such a segment from its beginning, without a reason and
-    for ever (NoSuchElementException in its log). Its end it can tell, but only to readers: new subscriptions from the
-    earliest message find no way in there."""
+    """After an unload M1 always refuses to read such a segment from its beginning, without a reason
+    (NoSuchElementException in its log). It reports the end of the segment only to readers; a new subscription from the
+    earliest message cannot be opened."""
     await topic.split()
     async with sdk.producer(topic.name) as producer:
         pipelined(producer, range(KEYS))

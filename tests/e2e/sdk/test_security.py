@@ -57,7 +57,7 @@ async def test_token_authenticates_and_its_role_is_checked(broker: Broker) -> No
         await anabranch.connect(broker.service_url)
     with pytest.raises(NotAuthenticated):
         await anabranch.connect(broker.service_url, token="nonsense")
-    async with anabranch.connect(broker.service_url, token=token_of("nobody")) as client:
+    async with anabranch.connect(broker.service_url, token=token_of("stranger")) as client:
         with pytest.raises(NotAuthorized):
             await client.producer(TOPIC)
     asked = []

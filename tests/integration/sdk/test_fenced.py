@@ -67,7 +67,7 @@ async def test_fenced_assignment_is_dropped_and_the_next_one_tried() -> None:
             consumer_id=session.body.consumer_id,
             assignment=assignment(9),
         )
-        anew = await broker.expect(BaseCommand.SUBSCRIBE)  # and nothing before that: it does not knock
+        anew = await broker.expect(BaseCommand.SUBSCRIBE)  # and nothing before that: it does not retry by itself
         assert anew.body.generation == 9
         anew.answer(BaseCommand.SUCCESS)
         await broker.expect(BaseCommand.FLOW)
