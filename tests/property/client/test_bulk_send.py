@@ -1,4 +1,4 @@
-"""Bulk calls among single ones, under random structure changes and lost connections: keys stay in order, nothing is
+"""Bulk calls among single sends, under random splits and merges and lost connections: keys stay in order, nothing is
 lost, and every call has exactly one outcome."""
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from anabranch.client.producer.bulk_send import Bulk, BulkEntry, Sent
 from anabranch.client.producer.producer_effects import On, SegmentLane
 from anabranch.client.producer.segment_producer_state import Effect, Stored
 from tests.property.client.test_producer_state import step
-from tests.support.models.producer_model import KEYS, LanesWorld
+from tests.support.models.producer_model import KEYS, ProducerWorld
 
 FOREVER = float("inf")
 
 
-class BulkWorld(LanesWorld):
-    """The world of lanes with an application that also sends many at once."""
+class BulkWorld(ProducerWorld):
+    """The producer model with an application that also calls `send_batch`."""
 
     calls = 0
 
@@ -40,18 +40,18 @@ class BulkWorld(LanesWorld):
         self.sent += texts
         self.calls += 1
         bulk = Bulk([text.encode() for text in texts], keys, None, None, "t", self.outcomes.append)
-        ring = self.lanes.ring(first)
-        if ring is None:
+        router = self.state.router(first)
+        if router is None:
             self.one_by_one += 1
             for row in range(len(keys)):
-                track, effects = self.lanes.append(bulk.record(row, first, first, 0, FOREVER))
+                track, effects = self.state.append(bulk.record(row, first, first, 0, FOREVER))
                 if track is not None:
                     self.perform([On(track, effects)])
             return
-        loads = bulk.loads(ring, EntryFormat("p"), Batching(max_messages=entry_rows), first, first, 0, FOREVER)
-        assert loads is not None
-        for load in loads:
-            self.perform([On(load.track, load.track.lane.append_entries(load.entries))])
+        parts = bulk.parts(router, EntryFormat("p"), Batching(max_messages=entry_rows), first, first, 0, FOREVER)
+        assert parts is not None
+        for part in parts:
+            self.perform([On(part.track, part.track.lane.append_entries(part.entries))])
 
     def _on(self, track: SegmentLane, effects: Sequence[Effect]) -> None:
         super()._on(track, effects)

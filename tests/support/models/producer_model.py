@@ -1,7 +1,7 @@
-"""A producer's lanes against a model of the brokers: segments that store and deduplicate, connections that lose both
-directions, producers that are opened with what is known at that moment, seals, and layouts in any order.
+"""A producer's state against a model of the brokers: segments that store and deduplicate, connections that lose both
+directions, producers that are opened with the knowledge of that moment, seals, and layouts in any order.
 
-The oracle is what the segments stored: along the lineage every key must read as it was sent."""
+The oracle is what the segments stored: read in ancestor order, every key must have its messages in send order."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from anabranch.client.producer.producer_effects import (
     AskLayout,
     CloseRequest,
     Drop,
-    LanesEffect,
     On,
     Open,
+    ProducerEffect,
     Reopen,
     SegmentLane,
 )
@@ -50,7 +50,7 @@ MAX_BYTES = 5 << 20
 
 @dataclass
 class SegmentStore:
-    """What one segment has."""
+    """The stored messages of one segment."""
 
     segment: Segment
     log: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class SegmentStore:
 
 @dataclass
 class Line:
-    """One producer on one connection; what is under way in both directions is lost with it."""
+    """One producer on one connection; a cut loses the commands of both directions."""
 
     to_broker: deque[Entry | str] = field(default_factory=deque)
     to_client: deque[tuple[object, ...]] = field(default_factory=deque)
@@ -73,20 +73,20 @@ class Line:
     is_closed: bool = False
 
 
-class LanesWorld:
+class ProducerWorld:
     def __init__(self, *, segments: int = 1, batch: int = 1, is_ours: bool = True) -> None:
-        self.is_ours = is_ours  # the brokers speak our additions
+        self.is_ours = is_ours  # the brokers support the protocol extensions
         self.layout = Layout.initial(segments, now_ms=0)
         self.epochs: list[Layout] = [self.layout]
         self.store = {one.segment_id: SegmentStore(one) for one in self.layout.active}
         self.plan: Replacement | None = None
-        self.lanes = ProducerState(lambda: SegmentProducerState("p", Batching(max_messages=batch, max_delay=60)))
+        self.state = ProducerState(lambda: SegmentProducerState("p", Batching(max_messages=batch, max_delay=60)))
         self.lines: dict[SegmentLane, Line] = {}
         self.sent: list[str] = []
         self.stored: list[str] = []
         self.failures: list[ClientError] = []
         self.wants_layout = False
-        self.shown = 0  # epochs only grow for a client (Sightings sees to it)
+        self.shown = 0  # epochs only grow for a client
         self.next_order = 0
         self.show()
 
@@ -101,12 +101,12 @@ class LanesWorld:
         record = OutgoingMessage(
             order if sequence_id is None else sequence_id, text.encode(), key, hash=hashed, order=order
         )
-        track, effects = self.lanes.append(record)
+        track, effects = self.state.append(record)
         if track is not None:
             self.perform([On(track, effects)])
 
     def flush(self) -> None:
-        self.perform(self.lanes.flush())
+        self.perform(self.state.flush())
 
     # -- the topic
 
@@ -149,25 +149,25 @@ class LanesWorld:
         self.show()
 
     def show(self, epoch: int | None = None, *, plan: bool = False) -> None:
-        """A push that arrives: of this epoch, or the newest; an older one than was seen is not passed on."""
+        """A layout push arrives, of this epoch or the newest; one older than the last is ignored."""
         layout = self.epochs[-1 if epoch is None else epoch]
         if layout.epoch < self.shown:
             return
         self.shown = layout.epoch
         self.wants_layout = False
-        told = None
+        shown_plan = None
         if plan and self.plan is not None and layout is self.epochs[-1]:
-            told = Plan("op", self.plan.parent_ids, self.plan.children, {})
-        self.perform(self.lanes.viewed(TopicView(TOPIC, layout, plan=told)))
+            shown_plan = Plan("op", self.plan.parent_ids, self.plan.children, {})
+        self.perform(self.state.viewed(TopicView(TOPIC, layout, plan=shown_plan)))
 
     # -- connections
 
     def ask(self, track: SegmentLane) -> None:
-        """PRODUCER reaches the broker, which says what it knows at this moment."""
+        """PRODUCER reaches the broker, which answers with its current knowledge."""
         if track not in self.lines or self.lines[track].is_producer or self.lines[track].to_client:
             return
         line = self.lines[track] = Line()
-        self.lanes.opening(track)
+        self.state.opening(track)
         stored = self.store[track.segment.segment_id]
         if stored.children is not None:
             line.to_client.append(("terminated",))
@@ -188,10 +188,10 @@ class LanesWorld:
     def cut(self, track: SegmentLane) -> None:
         if track in self.lines:
             self.lines[track] = Line()
-            self.perform(self.lanes.lost(track))
+            self.perform(self.state.lost(track))
 
     def serve(self, track: SegmentLane, count: int = 1) -> None:
-        """The broker reads what was sent to it."""
+        """The broker reads commands of the client."""
         line = self.lines.get(track)
         while line is not None and line.to_broker and count > 0:
             count -= 1
@@ -206,34 +206,34 @@ class LanesWorld:
             elif not self.is_ours:
                 line.to_client.append(("refused",))
 
-    def hear(self, track: SegmentLane, count: int = 1) -> None:
-        """The client reads what the broker said."""
+    def receive(self, track: SegmentLane, count: int = 1) -> None:
+        """The client reads commands of the broker."""
         while (line := self.lines.get(track)) is not None and line.to_client and count > 0:
             count -= 1
             match line.to_client.popleft():
                 case ("opened", ancestry):
                     assert ancestry is None or isinstance(ancestry, Ancestry)
-                    self.perform(self.lanes.opened(track, MAX_BYTES, None, ancestry))
+                    self.perform(self.state.opened(track, MAX_BYTES, None, ancestry))
                 case ("receipt", int(sequence), int(position)):
                     self.perform([On(track, track.lane.receipt(sequence, 1, position))])
-                    self.perform(self.lanes.settled(track))
+                    self.perform(self.state.settled(track))
                 case ("refused",):
-                    self.perform(self.lanes.refused(track))
+                    self.perform(self.state.refused(track))
                 case ("terminated",):
-                    self.perform(self.lanes.terminated(track))
+                    self.perform(self.state.terminated(track))
                 case ("sealed", int(last)):
                     children = self.store[track.segment.segment_id].children
                     assert children is not None
-                    self.perform(self.lanes.sealed(track, children, last))
+                    self.perform(self.state.sealed(track, children, last))
                 case ("closed",):
                     self.lines[track] = Line()
-                    self.perform(self.lanes.farewell_said(track))
+                    self.perform(self.state.close_confirmed(track))
                 case other:
                     raise AssertionError(other)
 
     # -- effects
 
-    def perform(self, effects: Iterable[LanesEffect]) -> None:
+    def perform(self, effects: Iterable[ProducerEffect]) -> None:
         for effect in effects:
             match effect:
                 case On(track, done):
@@ -256,7 +256,7 @@ class LanesWorld:
             match effect:
                 case Transmit(entry):
                     line = self.lines[track]
-                    assert track.is_attached and not line.is_closed, "nothing is said after the farewell"
+                    assert track.is_attached and not line.is_closed, "entry sent after CLOSE_PRODUCER"
                     self.check_barrier(track, entry)
                     line.to_broker.append(entry)
                 case Stored(records, _, _):
@@ -269,8 +269,8 @@ class LanesWorld:
                     raise AssertionError(reason)
 
     def check_barrier(self, track: SegmentLane, entry: Entry) -> None:
-        """Nothing of a key goes out while an older send of it waits elsewhere."""
-        for other in self.lanes.tracks:
+        """No message of a key is sent while an older one waits in another lane."""
+        for other in self.state.tracks:
             if other is not track:
                 for record in entry.records:
                     assert not any(
@@ -282,25 +282,25 @@ class LanesWorld:
     # -- the end
 
     def settle(self) -> None:
-        """Everything works from now on."""
+        """Run without faults until every message has its outcome."""
         if self.plan is not None:
             self.commit()
         self.show()
         self.flush()
         for _ in range(200):
-            if self.lanes.oldest() == float("inf") and not self.lanes.is_changing:
+            if self.state.oldest() == float("inf") and not self.state.is_changing:
                 return
             if self.wants_layout:
                 self.show()
             for track in list(self.lines):
                 self.ask(track)
                 self.serve(track, 1000)
-                self.hear(track, 1000)
+                self.receive(track, 1000)
             self.flush()
-        raise AssertionError("it waits for something that never comes")
+        raise AssertionError("messages have no outcome after 200 rounds")
 
     def check(self, *, is_exact: bool | None = None) -> None:
-        """Along the lineage every key reads as it was sent; everything has its outcome."""
+        """In ancestor order every key reads as it was sent; every message has one outcome."""
         assert self.failures == []
         assert sorted(self.stored) == sorted(self.sent), "every record has one outcome"
         read: list[str] = []

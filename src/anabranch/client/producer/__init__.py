@@ -10,13 +10,12 @@ The package knows nothing of consumers.
 | `producer_effects` | `SegmentLane`, and the effects of `producer_state` |
 | `segment_producers` | performs these effects: the running segment producers, and their callbacks |
 | `segment_producer` | one producer on the wire: attaches to a segment, sends entries, receives receipts |
-| `segment_producer_state` | the entries for one segment: open batch, waiting, in flight |
+| `segment_producer_state` | the entries for one segment: open batch, waiting, in flight; flow-control credits |
 | `segment_router` | which segment lane a message takes |
 | `ancestry` | successors of sealed segments, and what the ancestors of a segment have stored of a producer |
 | `open_batch` | the open batch of a segment lane, and the entry that it becomes |
 | `bulk_send` | many messages of one call: encoded together, with one outcome |
 | `late_receipts` | receipts that arrive after the broker closed a producer |
-| `credits` | flow control: what a broker still accepts from a producer |
 | `memory_limit` | bounds the bytes without a receipt, and queues the senders that wait |
 | `options` | the options of a producer |
 """

@@ -1,7 +1,7 @@
-"""Who comes after a segment, and what its ancestors have of a producer already. Pure; knows no lanes.
+"""Successors of sealed segments, and what the ancestors of a segment have stored of a producer. Values only.
 
-A sealed segment names its children before the topic's layout does. `successors` puts what was heard that way on top of
-the last layout, so that producers go on at once; the layout itself follows and says the same.
+A sealed segment names its children before the topic's layout does. `successors` applies these seals to the last known
+layout, so that producers continue at once. The layout that follows contains the same change.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from anabranch.protocol import pulsar_pb2 as pb
 
 
 def successors(layout: Layout, sealed: Mapping[int, Sequence[Segment]]) -> Layout:
-    """The layout after the seals that were heard of: segment id -> its children. What does not fit (a layout between
-    the two was missed) is left out: the layout that is on its way will have it."""
-    for parent in sorted(sealed):  # ids grow along the lineage
+    """The layout after these seals: segment id -> its children. A seal that does not fit, because a layout in between
+    was missed, is left out; the next layout contains it."""
+    for parent in sorted(sealed):  # children have higher ids than their parents
         children = sealed[parent]
         if not children or parent not in layout or not layout[parent].is_active:
             continue
         if layout.routing.kind is RoutingKind.MOD_N:
-            continue  # a migration; which half of the hash is used from now on only the layout says
+            continue  # a migration: only the new layout says which half of the hash is used from now on
         replaced = {
             one.segment_id
             for one in layout.active
@@ -45,7 +45,7 @@ def successors(layout: Layout, sealed: Mapping[int, Sequence[Segment]]) -> Layou
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:
-    """What one segment before this one has of our producer."""
+    """What one ancestor of a segment has stored of this producer."""
 
     segment_id: int
     hash_range: HashRange
@@ -54,7 +54,7 @@ class Ancestor:
 
 
 class Ancestry:
-    """What all of them have. `highest` is the quick answer: above it nothing is."""
+    """What all ancestors have stored. No sequence id above `highest` is stored in any of them."""
 
     def __init__(self, ancestors: Iterable[Ancestor] = ()) -> None:
         self._all = tuple(ancestors)
@@ -62,7 +62,7 @@ class Ancestry:
         self.highest = max((one.last_sequence_id for one in self._all), default=-1)
 
     def knowing(self, finals: Iterable[Ancestor]) -> Ancestry:
-        """With the last word on these; each was heard when its segment was sealed."""
+        """A copy with these final values, which were received when the segments were sealed."""
         known = {one.segment_id: one for one in self._all}
         for one in finals:
             if one.segment_id not in known or known[one.segment_id].last_sequence_id < one.last_sequence_id:
@@ -71,11 +71,11 @@ class Ancestry:
 
     @classmethod
     def read(cls, ancestors: Iterable[pb.AncestorSequence]) -> Ancestry:
-        """Raises NotSupported when they were routed by something that we do not know."""
+        """Raises NotSupported when an ancestor has an unknown hash or hash range."""
         try:
             return cls._read(ancestors)
         except (ValueError, BadRange) as cause:
-            raise NotSupported(f"the ancestors of the segment cannot be understood: {cause}") from cause
+            raise NotSupported(f"cannot decode the ancestors of the segment: {cause}") from cause
 
     @classmethod
     def _read(cls, ancestors: Iterable[pb.AncestorSequence]) -> Ancestry:
@@ -90,7 +90,7 @@ class Ancestry:
         )
 
     def has(self, record: OutgoingMessage) -> bool:
-        """Is it stored in one of them? Each stored what was routed to it in the order of the sequence ids."""
+        """Is the record stored in an ancestor? Each ancestor stored its messages in the order of the sequence ids."""
         if record.sequence_id > self.highest:
             return False
         return any(one.last_sequence_id >= record.sequence_id and self._routes(one, record) for one in self._all)

@@ -1,8 +1,7 @@
-"""Many messages in one call: rows that are encoded together, travel in few entries and have one outcome. Never awaits.
+"""Many messages of one call: rows that are encoded together, sent in few entries, and have one outcome. Never awaits.
 
-A `BulkEntry` is the rows of one call that are in one entry. To a lane it is the entry's records; they are made one by
-one only when a split or merge puts them into other entries, or when they fail. Knows columns and records; no
-connections.
+A `BulkEntry` has the rows of one call that are in one entry. A lane uses it as the entry's records. Single records are
+made only when a split or merge moves them to other entries, or when they fail.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SAMPLE_ROWS = 1000
 
 
 class Sent(Sequence[MessageId]):
-    """The ids of what `send_batch` stored, row by row; they are made when they are looked at."""
+    """The message ids of a `send_batch` call, row by row; made on first access."""
 
     __slots__ = ("_entries", "_ids", "_rows", "_topic")
 
@@ -62,11 +61,11 @@ class Sent(Sequence[MessageId]):
     def __getitem__(self, index: slice) -> list[MessageId]: ...
     def __getitem__(self, index: int | slice) -> MessageId | list[MessageId]:
         found: Any = self._made()[index]
-        return found  # type: ignore[no-any-return]  # every row has one when the call is over
+        return found  # type: ignore[no-any-return]  # every row has an id when the call returns
 
 
 class BulkPart(NamedTuple):
-    """What goes to one lane."""
+    """The entries of one call for one lane."""
 
     track: SegmentLane
     entries: list[Entry]
@@ -75,7 +74,7 @@ class BulkPart(NamedTuple):
 
 class Bulk:
     """One call: its columns, and how many of its rows have no outcome yet. `settled` is called once, with the ids or
-    with the first error; rows that are not named by it may be stored."""
+    with the first error; other rows may be stored then."""
 
     def __init__(
         self,
@@ -101,16 +100,16 @@ class Bulk:
         self._settled = settled
         self._listed: tuple[list[Any], list[Any] | None, list[Any] | None, Any] | None = None
 
-    def about_bytes(self) -> int:
-        """What it will take on the wire, about; exact enough to wait for room."""
+    def estimated_bytes(self) -> int:
+        """Estimated bytes on the wire, for the memory limit."""
         try:
             return sum(_bytes_of(one) for one in (self.values, self.keys) if one is not None) + 16 * self.rows
         except TypeError as cause:
-            raise BadColumn("values or keys hold something that has no length") from cause
+            raise BadColumn("values or keys contain an item that has no length") from cause
 
-    def loads(
+    def parts(
         self,
-        ring: SegmentRouter,
+        router: SegmentRouter,
         style: EntryFormat,
         batching: Batching,
         first: int,
@@ -118,13 +117,13 @@ class Bulk:
         publish_time: int,
         deadline: float,
     ) -> list[BulkPart] | None:
-        """Per lane its entries, rows numbered from `first` on; None when a message must be cut into chunks. Raises when
-        something can never be sent."""
-        tracks, segments = ring.tracks, None
+        """The entries per lane, rows numbered from `first` on; None when a message needs chunks. Raises when a row can
+        never be sent."""
+        tracks, segments = router.tracks, None
         if len(tracks) > 1:
             keys = [None] * self.rows if self.keys is None else self.keys
-            segments = route(keys, ring.routing, ring.starts, first=first)
-        loads = []
+            segments = route(keys, router.routing, router.starts, first=first)
+        parts = []
         made = self._written(style, batching, publish_time, first, segments, len(tracks))
         for track, entries in zip(tracks, made, strict=True):
             if not entries:
@@ -136,10 +135,10 @@ class Bulk:
                 if style.chunk_bytes is None:
                     raise MessageTooLarge(largest, track.lane.message_bytes_max)
                 return None
-            shipments = [BulkEntry(self, one, first, order, publish_time, deadline) for one in entries]
-            ready = [one.entry(whole) for one, whole in zip(shipments, entries, strict=True)]
-            loads.append(BulkPart(track, ready, sum(one.size_bytes for one in shipments)))
-        return loads
+            bulk_entries = [BulkEntry(self, one, first, order, publish_time, deadline) for one in entries]
+            ready = [one.entry(whole) for one, whole in zip(bulk_entries, entries, strict=True)]
+            parts.append(BulkPart(track, ready, sum(one.size_bytes for one in bulk_entries)))
+        return parts
 
     def _written(
         self,
@@ -175,7 +174,7 @@ class Bulk:
         )
 
     def record(self, row: int, first: int, order: int, publish_time: int, deadline: float) -> OutgoingMessage:
-        """The row as a message of its own. `first` and `order` are those of row 0."""
+        """The row as a single message. `first` and `order` are those of row 0."""
         values, keys, properties, times = self._lists()
         value, key = values[row], None if keys is None else keys[row]
         pairs = None if properties is None else properties[row]
@@ -233,7 +232,7 @@ class Bulk:
 
 
 class Ticket:
-    """What a row that travels as a message of its own reports to; used like a future."""
+    """Receives the outcome of a row that is sent as a single message; used like a future."""
 
     __slots__ = ("_bulk", "_is_done", "_row")
 
@@ -255,7 +254,7 @@ class Ticket:
 
 
 class BulkEntry(Sequence[OutgoingMessage]):
-    """The records of one entry, not made as long as nobody looks at more than the first."""
+    """The records of one entry, made when more than one is accessed."""
 
     __slots__ = ("_bulk", "_deadline", "_first", "_made", "_order", "_publish_time", "_rows", "highest", "size_bytes")
 
@@ -284,7 +283,7 @@ class BulkEntry(Sequence[OutgoingMessage]):
     @overload
     def __getitem__(self, index: slice) -> list[OutgoingMessage]: ...
     def __getitem__(self, index: int | slice) -> OutgoingMessage | list[OutgoingMessage]:
-        if self._made is None and isinstance(index, int):  # asked for its order or its sequence id
+        if self._made is None and isinstance(index, int):  # for its order or sequence id
             return self._record(self._rows[index])
         return self._records()[index]
 
@@ -294,7 +293,7 @@ class BulkEntry(Sequence[OutgoingMessage]):
     def _records(self) -> list[OutgoingMessage]:
         if self._made is None:
             self._made = [self._record(row) for row in self._rows]
-            # They give back together what the entry took.
+            # Together they release the bytes that the entry reserved.
             share, rest = divmod(self.size_bytes, len(self._made))
             for record in self._made:
                 record.size_bytes = share
@@ -306,7 +305,7 @@ class BulkEntry(Sequence[OutgoingMessage]):
 
 
 def _bytes_of(column: Column) -> int:
-    """Of long lists by a sample: it is for waiting only, what is taken in the end is exact."""
+    """Estimated from a sample for long lists. Only for waiting; the bytes that are reserved are exact."""
     if is_arrow(column):
         return int(column.nbytes)
     some = column if len(column) < 2 * SAMPLE_ROWS else column[:: len(column) // SAMPLE_ROWS]

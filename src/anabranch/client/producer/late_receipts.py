@@ -1,7 +1,7 @@
-"""What a broker says to a producer that it has closed. Knows the entries that had no receipt then; decides nothing.
+"""Receipts that arrive after the broker closed a producer.
 
-Brokers close the producers of a topic that they seal or give away, and some say only afterwards what they had stored
-until then: Apache Pulsar 5.0.0-M1 under load, a tenth of a second later. Sent again, it would be stored twice.
+Brokers close the producers of a topic that they seal or unload. Some send receipts for entries stored before that only
+afterwards: Apache Pulsar 5.0.0-M1 under load, a tenth of a second later. Sent again, such an entry is stored twice.
 """
 
 from __future__ import annotations
@@ -20,30 +20,34 @@ from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.protocol.entry import Bytes
 from anabranch.runtime.clock import Clock, Timer
 
-ECHO_SECONDS = 5.0
-"""How long it is listened for when its lane is over: as long as its messages may wait for other lanes to open."""
+LISTEN_SECONDS = 5.0
+"""How long a listener outlives its lane: as long as its messages may wait for other lanes to open."""
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
-    """A receipt, and what it is for."""
+class LateReceipt:
+    """A receipt and its entry."""
 
     entry: Entry
     ledger: int
     position: int
 
 
-class LateReceipts:
-    """Listens from the start; receipts of one turn of the loop are told together."""
+class LateReceiptListener:
+    """Listens for the receipts of one closed producer; reports the receipts of one event loop iteration together."""
 
     def __init__(
-        self, connection: Connection, producer_id: int, entries: Iterable[Entry], told: Callable[[list[Late]], None]
+        self,
+        connection: Connection,
+        producer_id: int,
+        entries: Iterable[Entry],
+        report: Callable[[list[LateReceipt]], None],
     ) -> None:
         self._connection = connection
         self._id = producer_id
         self._entries = deque(entries)
-        self._told = told
-        self._late: list[Late] = []
+        self._report = report
+        self._late: list[LateReceipt] = []
         self._is_closed = False
         connection.listen_producer(producer_id, self)
 
@@ -51,37 +55,37 @@ class LateReceipts:
         if kind != BaseCommand.SEND_RECEIPT or not self._entries or self._entries[0].first != body.sequence_id:
             return
         if not self._late:
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._report_all)
         identity = body.message_id
-        self._late.append(Late(self._entries.popleft(), signed(identity.ledgerId), signed(identity.entryId)))
+        self._late.append(LateReceipt(self._entries.popleft(), signed(identity.ledgerId), signed(identity.entryId)))
 
     def on_detached(self, error: ClientError) -> None:
-        """Then nothing more comes."""
+        """No more receipts can arrive."""
 
-    def _tell(self) -> None:
+    def _report_all(self) -> None:
         late, self._late = self._late, []
         if not self._is_closed:
-            self._told(late)
+            self._report(late)
 
     def close(self) -> None:
         self._is_closed = True
         self._connection.unlisten(self._id)
 
 
-class Echoes:
-    """Of lanes that are over, each for a while."""
+class LateReceiptListeners:
+    """Listeners of dropped lanes. Each is closed after `LISTEN_SECONDS`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: dict[LateReceipts, Timer] = {}
+        self._kept: dict[LateReceiptListener, Timer] = {}
 
-    def keep(self, echo: LateReceipts) -> None:
-        self._kept[echo] = self._clock.call_later(ECHO_SECONDS, partial(self._let_go, echo))
+    def keep(self, listener: LateReceiptListener) -> None:
+        self._kept[listener] = self._clock.call_later(LISTEN_SECONDS, partial(self._stop, listener))
 
-    def _let_go(self, echo: LateReceipts) -> None:
-        self._kept.pop(echo).cancel()
-        echo.close()
+    def _stop(self, listener: LateReceiptListener) -> None:
+        self._kept.pop(listener).cancel()
+        listener.close()
 
     def close(self) -> None:
-        for echo in list(self._kept):
-            self._let_go(echo)
+        for listener in list(self._kept):
+            self._stop(listener)

@@ -1,7 +1,7 @@
-"""How much a producer may have without a receipt, and who waits for room. Knows bytes and turns; no messages.
+"""Limit for the bytes of a producer that have no receipt yet, and the queue of senders that wait.
 
-Whoever waits, waits in the order of the calls: only the first in line may look, and stays first until it fits. One
-message may always be under way, however large: otherwise it would wait for ever.
+Senders wait in the order of their calls: only the first one checks, and it stays first until its message fits. One
+message may always be pending, however large, because it would wait for ever otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class MemoryLimit:
         self.taken = 0
 
     def check(self, size: int) -> None:
-        """Raises QueueFull when there is no room now, or somebody waits for it."""
+        """Raises QueueFull when it does not fit now, or when other senders wait."""
         if self._turns or self.taken + size > self._bytes_max:
             raise QueueFull(f"{self.taken} bytes are waiting for their receipts")
 
@@ -32,7 +32,7 @@ class MemoryLimit:
         self._wake_first()
 
     async def wait(self, size: int) -> None:
-        """Until it fits, or until the room is closed."""
+        """Returns when it fits, or when the limit is closed."""
         if not self._turns and self._fits(size):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -56,7 +56,7 @@ class MemoryLimit:
             self._turns[0].set_result(None)
 
     def close(self) -> None:
-        """Whoever waits looks for itself."""
+        """Wakes every sender that waits; each finds the producer closed."""
         self._is_closed = True
         for turn in self._turns:
             if not turn.done():

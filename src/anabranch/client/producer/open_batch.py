@@ -1,7 +1,7 @@
-"""The open batch of a lane, and the entry it becomes. Knows the bytes of a batch; no connections, no time.
+"""The open batch of a segment lane, and the entry that it becomes.
 
-Messages are kept as columns: one more of them is a few appends and no object. Whoever must look at them one by one (a
-split or merge moves them, they fail) finds records all the same: they are made then.
+Messages are kept as columns, so that adding one costs a few appends and no object. Records are made only where single
+messages are needed: when a split or merge moves them, or when they fail.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anabranch.protocol.keyhash import murmur3_32
 
 
 class OpenBatch(Sequence[OutgoingMessage]):
-    """Begins with a record, whose times count for all that join it; at least one message is in it, always."""
+    """Begins with a record, whose publish time and deadline apply to all messages. Never empty."""
 
     __slots__ = (
         "_given", "_made", "deadline", "highest", "keys", "orders", "publish_time_ms", "sequence_ids", "size_bytes",
@@ -36,7 +36,7 @@ class OpenBatch(Sequence[OutgoingMessage]):
         self.tickets: list[Any] = []
         self.size_bytes = 0
         self.highest = -1  # the sequence id of the last one
-        self._given: dict[int, OutgoingMessage] = {}  # came as records
+        self._given: dict[int, OutgoingMessage] = {}  # row -> the record that was added
         self._made: list[OutgoingMessage] | None = None
         self.add(first)
 
@@ -48,14 +48,14 @@ class OpenBatch(Sequence[OutgoingMessage]):
         return made
 
     def add(self, record: OutgoingMessage) -> None:
-        """Any record; it is this one that comes out again."""
+        """Add any record. Iteration yields this same object."""
         self._given[len(self.values)] = record
         self.join(record.value, record.key, record.sequence_id, record.order, record.ticket, record.size_bytes)
 
     def join(
         self, value: bytes, key: str | bytes | None, sequence_id: int, order: int, ticket: Any, size_bytes: int
     ) -> None:
-        """A message that has nothing else to say of itself."""
+        """Add a message that has only a value and a key."""
         self.values.append(value)
         self.keys.append(key)
         self.sequence_ids.append(sequence_id)
@@ -75,12 +75,12 @@ class OpenBatch(Sequence[OutgoingMessage]):
     @overload
     def __getitem__(self, index: slice) -> list[OutgoingMessage]: ...
     def __getitem__(self, index: int | slice) -> OutgoingMessage | list[OutgoingMessage]:
-        if index == 0:  # asked for its order
+        if index == 0:  # for its `order`; no other record is made
             return self._given[0]
         return self._records()[index]
 
     def _records(self) -> list[OutgoingMessage]:
-        """Made once: whoever has one of them may have written on it."""
+        """Made once, because callers change the records."""
         if self._made is None or len(self._made) != len(self.values):
             known = self._given
             self._made = [known[row] if row in known else self._record(row) for row in range(len(self.values))]
@@ -104,7 +104,7 @@ class OpenBatch(Sequence[OutgoingMessage]):
         )
 
     def body(self) -> bytes | bytearray:
-        """In batch layout, by the codec: once per message, so it counts."""
+        """The messages in batch layout, packed by the codec."""
         loops, rows = core.loops, len(self.values)
         times: array[int] | None = None
         properties: list[Mapping[str, str] | None] | None = None
@@ -134,17 +134,17 @@ class OpenBatch(Sequence[OutgoingMessage]):
 
 def sealed(records: Sequence[OutgoingMessage], style: EntryFormat) -> Entry:
     """The entry with these messages, in this order; one message alone is not in batch layout."""
-    draft = records if isinstance(records, OpenBatch) else OpenBatch.of(records)
-    first = draft[0]
+    batch = records if isinstance(records, OpenBatch) else OpenBatch.of(records)
+    first = batch[0]
     body: bytes | bytearray
-    if len(draft) == 1:
+    if len(batch) == 1:
         of, body = described(first, style), first.value
     else:
-        of, body = head(first, style), draft.body()
-        of.num_messages_in_batch = len(draft)
-        of.highest_sequence_id = draft.highest
+        of, body = head(first, style), batch.body()
+        of.num_messages_in_batch = len(batch)
+        of.highest_sequence_id = batch.highest
     of.uncompressed_size = len(body)
     if style.compression is not Compression.NONE:
         kind, body = packed(bytes(body), style.compression)
         of.compression = kind.number
-    return Entry(draft, entry_head(of, body), body, first.sequence_id, draft.highest, draft.deadline)
+    return Entry(batch, entry_head(of, body), body, first.sequence_id, batch.highest, batch.deadline)

@@ -1,4 +1,4 @@
-"""What an application says when it opens a producer. Values, checked by the client."""
+"""The options of a producer. Values, checked by the client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProducerOptions:
     chunk_bytes: int | None = None
     schema: Schema | None = None
     access: AccessMode = AccessMode.SHARED
-    initial_sequence_id: int | None = None  # the last one that is taken; None: what the brokers have of this name
+    initial_sequence_id: int | None = None  # the last one in use; None: the last stored one of this name
 
     def style(self) -> EntryFormat:
         return EntryFormat(self.name, self.compression, chunk_bytes=self.chunk_bytes)

@@ -1,7 +1,7 @@
-"""Producer: what applications send with. Numbers messages, keeps the bounds, does what the lanes decide.
+"""Producer: what applications call. Numbers messages, bounds their memory and sets their futures.
 
-Knows asyncio. Which lane a message takes, and what becomes of it when segments are split or merged, is decided by
-`lanes`; it never awaits, so the order of the calls is the order of the messages.
+`ProducerState` decides which segment a message takes, and what happens to it when segments are split or merged. It
+never awaits, so the order of the calls is the order of the messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch.client.producer.memory_limit import MemoryLimit
 from anabranch.client.producer.open_batch import OpenBatch
 from anabranch.client.producer.options import ProducerOptions
 from anabranch.client.producer.producer_state import ProducerState
-from anabranch.client.producer.segment_producer import FAREWELL_SECONDS
+from anabranch.client.producer.segment_producer import CLOSE_SECONDS
 from anabranch.client.producer.segment_producer_state import SegmentProducerState
 from anabranch.client.producer.segment_producers import SegmentProducers
 from anabranch.client.schema.schema import encoder_of
@@ -44,11 +44,11 @@ class Producer:
         self._watches = watches
         self._style = options.style()
         self._encode = encoder_of(options.schema)
-        self._lanes = ProducerState(lambda: SegmentProducerState(self._style, options.batching))
+        self._state = ProducerState(lambda: SegmentProducerState(self._style, options.batching))
         self._segments = SegmentProducers(
-            str(topic), self._lanes, self._style, options, context, self._on_stored, self._on_failed
+            str(topic), self._state, self._style, options, context, self._on_stored, self._on_failed
         )
-        self._room = MemoryLimit(options.pending_bytes_max)
+        self._memory = MemoryLimit(options.pending_bytes_max)
         self._watch: LayoutWatch | None = None
         self._next_sequence = 0
         self._next_order = 0
@@ -59,7 +59,7 @@ class Producer:
         self._loop: asyncio.AbstractEventLoop | None = None  # from `open` on
 
     async def open(self) -> Producer:
-        """Returns when every active segment has its lane and it is known which sequence ids the brokers have."""
+        """Returns when every active segment has its producer and the last stored sequence id is known."""
         options = self._options
         self._loop = loop = asyncio.get_running_loop()
         deadline = loop.time() + options.operation_timeout_s
@@ -96,8 +96,8 @@ class Producer:
 
     @property
     def pending_bytes(self) -> int:
-        """What waits for its receipt, about."""
-        return self._room.taken
+        """About how many bytes wait for their receipts."""
+        return self._memory.taken
 
     @property
     def last_sequence_id(self) -> int:
@@ -116,10 +116,10 @@ class Producer:
         sequence_id: int | None = None,
         timeout: Seconds | None = None,
     ) -> MessageId:
-        """Returns when the message is stored. Waits for room first; sends that wait keep the order of their calls.
+        """Returns when the message is stored. Waits for memory first; waiting sends keep the order of their calls.
 
         Moments are milliseconds since 1970 or a datetime with a time zone. A message with `deliver_after` (from now) or
-        `deliver_at` is kept from queue consumers until then; others get it in its place.
+        `deliver_at` is delivered to queue consumers only then; other consumers receive it in its place.
 
         Cancelled or timed out, the message may be stored or not; what was sent after it keeps its place. With a
         `sequence_id` that is not above what this name has stored, it is not stored again.
@@ -129,7 +129,7 @@ class Producer:
                 record = self._record(
                     self._encode(value), key, properties, event_time, deliver_after, deliver_at, sequence_id
                 )
-                await self._room.wait(record.size_bytes)
+                await self._memory.wait(record.size_bytes)
                 return await self._append(record)
         except TimeoutError as error:
             raise TimedOut("no receipt in time; the message may be stored or not") from error
@@ -145,7 +145,7 @@ class Producer:
         deliver_at: Moment | None = None,
         sequence_id: int | None = None,
     ) -> asyncio.Future[MessageId]:
-        """Order is fixed now; the future has the id when the message is stored. Raises QueueFull without room."""
+        """Order is fixed now; the future has the id when the message is stored. Raises QueueFull at the limit."""
         data = self._encode(value)
         if (
             properties is None
@@ -158,7 +158,7 @@ class Producer:
         ):
             return joined
         record = self._record(data, key, properties, event_time, deliver_after, deliver_at, sequence_id)
-        self._room.check(record.size_bytes)
+        self._memory.check(record.size_bytes)
         return self._append(record)
 
     async def send_batch(
@@ -171,12 +171,12 @@ class Producer:
         timeout: Seconds | None = None,
     ) -> Sent:
         """Many messages in one call, in their order; returns their ids when all are stored. Columns are lists, or Arrow
-        arrays where pyarrow is there. Waits for room first, as `send` does. When it raises, some may be stored."""
+        arrays with pyarrow installed. Waits for memory first, as `send` does. When it raises, some may be stored."""
         try:
             async with asyncio.timeout(None if timeout is None else seconds(timeout)):
                 done: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
                 bulk = self._bulk(values, keys, properties, event_times, done)
-                await self._room.wait(bulk.about_bytes())
+                await self._memory.wait(bulk.estimated_bytes())
                 self._append_bulk(bulk)
                 return await done
         except TimeoutError as error:
@@ -190,16 +190,16 @@ class Producer:
         properties: Sequence[Mapping[str, str] | None] | None = None,
         event_times: Sequence[int | None] | None = None,
     ) -> asyncio.Future[Sent]:
-        """Order is fixed now; the future has the ids when all are stored. Raises QueueFull without room."""
+        """Order is fixed now; the future has the ids when all are stored. Raises QueueFull at the limit."""
         done: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
         bulk = self._bulk(values, keys, properties, event_times, done)
-        self._room.check(bulk.about_bytes())
+        self._memory.check(bulk.estimated_bytes())
         self._append_bulk(bulk)
         return done
 
     async def flush(self, timeout: Seconds | None = None) -> None:
-        """Until every message sent before this call has its outcome."""
-        self._segments.perform(self._lanes.flush())
+        """Returns when every message sent before this call is stored or failed."""
+        self._segments.perform(self._state.flush())
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = (self._next_order - 1, done)
         self._flushes.append(waiting)
@@ -208,13 +208,13 @@ class Producer:
             async with asyncio.timeout(None if timeout is None else seconds(timeout)):
                 await done
         except TimeoutError as error:
-            raise TimedOut("not everything has its receipt yet") from error
+            raise TimedOut("flush timed out: some messages have no receipt yet") from error
         finally:
             if waiting in self._flushes:
                 self._flushes.remove(waiting)
 
     async def close(self, timeout: Seconds | None = None) -> None:
-        """Waits for what is pending, as long as `timeout` says; what is left then fails with Closed. Safe to repeat."""
+        """Waits for pending messages up to `timeout`; those left then fail with Closed. Safe to repeat."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -222,10 +222,10 @@ class Producer:
         try:
             await self.flush(timeout_s)
         except TimedOut:
-            pass  # whoever waits for a message hears Closed
+            pass  # the pending messages fail with Closed
         finally:
-            # Cut short only by cancellation, and then the end is quick.
-            await self._end(min(timeout_s, FAREWELL_SECONDS))
+            # Also after a cancellation.
+            await self._end(min(timeout_s, CLOSE_SECONDS))
 
     async def _end(self, timeout_s: float) -> None:
         if self._deadline_timer is not None:
@@ -233,30 +233,30 @@ class Producer:
         try:
             await self._segments.close(Closed("the producer is closed"), timeout_s)
         finally:
-            self._room.close()
+            self._memory.close()
             if self._watch is not None:
                 await self._watches.release(self._watch, self)
 
     # -- sending
 
     def _join(self, data: bytes, key: str | None) -> asyncio.Future[MessageId] | None:
-        """The usual message, into a batch that is open: most of them, so it counts. None, and nothing is taken: it goes
-        the way of all others."""
+        """The fast path: adds a message with only value and key to an open batch. None, without any change, when there
+        is no such batch; the caller makes a record then."""
         if self._is_closed:
             return None
-        sequence, order, room = self._next_sequence, self._next_order, self._room
-        track = self._lanes.track_of(key, sequence)
+        sequence, order, memory = self._next_sequence, self._next_order, self._memory
+        track = self._state.track_of(key, sequence)
         if track is None:
             return None
         size = len(data) + RECORD_OVERHEAD_BYTES
         if key is not None:
             size += len(key)
-        room.check(size)
+        memory.check(size)
         future: asyncio.Future[MessageId] = asyncio.Future(loop=self._loop)  # `create_future` without the call
         effects = track.lane.join(data, key, sequence, order, future, size)
         if effects is None:
             return None
-        room.taken += size
+        memory.taken += size
         self._next_sequence, self._next_order = sequence + 1, order + 1
         if effects:
             self._segments.do(track, effects)
@@ -305,7 +305,7 @@ class Producer:
         return Bulk(values, keys, properties, event_times, self.topic, settled)
 
     def _append_bulk(self, bulk: Bulk) -> None:
-        """Raises, and takes nothing, when it can never be sent."""
+        """Raises, without any change, when it can never be sent."""
         if self._is_closed:
             raise Closed("the producer is closed")
         if not bulk.rows:
@@ -314,12 +314,12 @@ class Producer:
         first, order, now_ms = self._next_sequence, self._next_order, self._clock.now_ms()
         timeout_s = self._options.send_timeout_s
         deadline = self._clock.monotonic() + timeout_s if timeout_s else float("inf")
-        ring = self._lanes.ring(first)
-        loads = None
-        if ring is not None:
-            loads = bulk.loads(ring, self._style, self._options.batching, first, order, now_ms, deadline)
-        if loads is None:  # they may be stored already, or must be cut into chunks, or wait for new lanes
-            # All are made before the first one is taken: one that cannot be is the call's error.
+        router = self._state.router(first)
+        parts = None
+        if router is not None:
+            parts = bulk.parts(router, self._style, self._options.batching, first, order, now_ms, deadline)
+        if parts is None:  # rows may be stored already, need chunks, or wait for new lanes
+            # All records are made before the first is appended, so that an invalid row fails the whole call.
             for record in [bulk.record(row, first, order, now_ms, deadline) for row in range(bulk.rows)]:
                 try:
                     self._enqueue(record)
@@ -327,9 +327,9 @@ class Producer:
                     record.ticket.set_exception(error)
             return
         self._next_sequence, self._next_order = first + bulk.rows, order + bulk.rows
-        self._room.take(sum(load.size_bytes for load in loads))
-        for load in loads:
-            self._segments.do(load.track, load.track.lane.append_entries(load.entries))
+        self._memory.take(sum(part.size_bytes for part in parts))
+        for part in parts:
+            self._segments.do(part.track, part.track.lane.append_entries(part.entries))
         if self._deadline_timer is None and deadline != float("inf"):
             self._arm_deadline()
 
@@ -345,11 +345,11 @@ class Producer:
         if record.sequence_id < 0:
             record.sequence_id = self._next_sequence
         record.order = self._next_order
-        self._room.take(record.size_bytes)
+        self._memory.take(record.size_bytes)
         try:
-            track, effects = self._lanes.append(record)
+            track, effects = self._state.append(record)
         except BaseException:
-            self._room.give(record.size_bytes)
+            self._memory.give(record.size_bytes)
             raise
         self._next_order += 1
         self._next_sequence = max(self._next_sequence, record.sequence_id + 1)
@@ -371,14 +371,14 @@ class Producer:
                 if not ticket.done():
                     ticket.set_result(MessageId(topic, ledger, position, index if size else -1, size, lane))
         self._last_stored = max(self._last_stored, records.highest)
-        self._room.give(records.size_bytes)
+        self._memory.give(records.size_bytes)
         self._settle_flushes()
 
     def _on_failed(self, records: Sequence[OutgoingMessage], error: ClientError) -> None:
         for record in records:
             if not record.ticket.done():
                 record.ticket.set_exception(error)
-        self._room.give(sum(record.size_bytes for record in records))
+        self._memory.give(sum(record.size_bytes for record in records))
         self._settle_flushes()
 
     # -- time
@@ -386,7 +386,7 @@ class Producer:
     def _settle_flushes(self) -> None:
         if not self._flushes:
             return
-        oldest = self._lanes.oldest()
+        oldest = self._state.oldest()
         waiting = []
         for up_to, done in self._flushes:
             if up_to >= oldest:
@@ -396,12 +396,12 @@ class Producer:
         self._flushes = waiting
 
     def _arm_deadline(self) -> None:
-        deadline = self._lanes.next_deadline()
+        deadline = self._state.next_deadline()
         if deadline != float("inf"):
             delay = max(0.0, deadline - self._clock.monotonic())
             self._deadline_timer = self._clock.call_later(delay, self._expire)
 
     def _expire(self) -> None:
         self._deadline_timer = None
-        self._segments.perform(self._lanes.expire(self._clock.monotonic()))
+        self._segments.perform(self._state.expire(self._clock.monotonic()))
         self._arm_deadline()

@@ -1,4 +1,4 @@
-"""One lane of a producer with the segment it leads to, and what may be wanted of it. Values; decided by `lanes`."""
+"""A segment lane of a producer, and the effects that `ProducerState` returns. Values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anabranch.model.segment import Segment
 
 @dataclass(eq=False, slots=True)
 class SegmentLane:
-    """One lane, the segment it leads to, and what is known of the two. `owner` is whatever the shell wants."""
+    """The messages for one segment, and the state of the producer on it."""
 
     segment: Segment
     lane: SegmentProducerState
@@ -22,16 +22,16 @@ class SegmentLane:
     owner: Any = None
     is_attached: bool = False
     was_attached: bool = False
-    is_closing: bool = False  # the farewell is said: nothing may follow it
-    is_sealed: bool = False  # its segment takes nothing any more
-    is_doubtful: bool = False  # nobody knows what became of what was sent
-    is_stale: bool = False  # its ancestry was told before an ancestor was final
-    ancestry: Ancestry | None = None  # None: its broker does not say
+    is_closing: bool = False  # CLOSE_PRODUCER was sent: no entry may follow it
+    is_sealed: bool = False  # its segment accepts no more entries
+    is_doubtful: bool = False  # the outcome of the sent entries is unknown
+    is_stale: bool = False  # its ancestry was read before an ancestor was final
+    ancestry: Ancestry | None = None  # None: its broker does not support it
 
 
 @dataclass(frozen=True, slots=True)
 class On:
-    """Do this on that lane's connection."""
+    """Perform the effects of one segment lane."""
 
     track: SegmentLane
     effects: Sequence[Effect]
@@ -46,28 +46,28 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """Attach anew: what its ancestors have may be told differently now."""
+    """Attach again, because the ancestors may have stored more since."""
 
     track: SegmentLane
 
 
 @dataclass(frozen=True, slots=True)
 class CloseRequest:
-    """Close the producer; call `farewell_said` once the broker answered everything it had received."""
+    """Close the producer; call `close_confirmed` once the broker answered everything it had received."""
 
     track: SegmentLane
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The lane is over."""
+    """Close the producer and forget the lane."""
 
     track: SegmentLane
 
 
 @dataclass(frozen=True, slots=True)
 class AskLayout:
-    """There must be a newer one."""
+    """Request the layout, because a newer one exists."""
 
 
-LanesEffect = On | Open | Reopen | CloseRequest | Drop | AskLayout
+ProducerEffect = On | Open | Reopen | CloseRequest | Drop | AskLayout

@@ -1,19 +1,19 @@
-"""All lanes of one producer, and how they follow the topic when its segments change. Never awaits, reads no clock.
+"""All segment lanes of one producer, and how they follow the changes of segments. Never awaits, reads no clock.
 
-Every active segment has a lane. A segment that is sealed, or about to be, retires its lane: what no broker has seen yet
-goes to the lanes of its successors at once, what was sent stays until its outcome is known, and so long the lanes that
-have keys of it are held. That is the barrier: nothing of a key goes to a child while an overlapping parent has
-unresolved sends of it. What the parent turned out not to have follows in the order in which it was sent.
+Every active segment has a lane. When a segment is sealed, or will be, its lane retires. Messages that no broker has
+received move to the lanes of the successors at once. Sent messages stay until their outcome is known, and until then
+all lanes with an overlapping hash range are held. This is the barrier: no message of a key is sent to a child while an
+overlapping parent has unresolved sends of that key. Messages that the parent did not store follow in their order.
 
-| what is heard of a segment                       | what was sent and has no receipt                                |
-|--------------------------------------------------|-----------------------------------------------------------------|
-| SEGMENT_SEALED                                   | is not stored there: to the children                            |
-| SEND_ERROR "terminated", or the layout says so   | the producer is closed there; without a receipt by then: to the |
-|                                                  | children                                                        |
-| PRODUCER refused as "terminated"                 | nobody knows: to the children, whose owners say what their      |
-|                                                  | ancestors have of this producer (`lineage.Ancestry`)            |
+| event on a segment                             | sent messages without a receipt                                   |
+|------------------------------------------------|-------------------------------------------------------------------|
+| SEGMENT_SEALED                                 | are not stored: move to the children                              |
+| SEND_ERROR "terminated", or sealed by a layout | the producer is closed; those without a receipt by then move to   |
+|                                                | the children                                                      |
+| PRODUCER refused as "terminated"               | unknown: move to the children, whose brokers report what their    |
+|                                                | ancestors have stored of this producer (`ancestry.Ancestry`)      |
 
-No successor known yet: everything stays where it is, bounded by its deadlines, and the layout is asked for.
+While no successor is known, messages stay in their lane until their deadlines, and the layout is requested.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from collections.abc import Callable, Iterable, Sequence
 from anabranch.client.errors import ClientError, TimedOut
 from anabranch.client.messages.outgoing import OutgoingMessage
 from anabranch.client.producer.ancestry import Ancestor, Ancestry, successors
-from anabranch.client.producer.credits import Credits
-from anabranch.client.producer.late_receipts import Late
+from anabranch.client.producer.late_receipts import LateReceipt
 from anabranch.client.producer.producer_effects import (
     AskLayout,
     CloseRequest,
     Drop,
-    LanesEffect,
     On,
     Open,
+    ProducerEffect,
     Reopen,
     SegmentLane,
 )
-from anabranch.client.producer.segment_producer_state import Effect, Failed, SegmentProducerState, Stored
+from anabranch.client.producer.segment_producer_state import Credits, Effect, Failed, SegmentProducerState, Stored
 from anabranch.client.producer.segment_router import SegmentRouter
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.hashrange import FULL
@@ -48,17 +47,17 @@ class ProducerState:
     def __init__(self, make_lane: Callable[[], SegmentProducerState]) -> None:
         self._make_lane = make_lane
         self._view: TopicView | None = None
-        self._layout: Layout | None = None  # the view's, or what we know to come next
-        self._next_view: TopicView | None = None  # waits until every lane is empty: it routes otherwise
-        self._parked: list[OutgoingMessage] = []  # sent since
-        self._heard: dict[int, tuple[Segment, ...]] = {}  # sealed segments and their children
-        self._finals: dict[int, Ancestor] = {}  # what sealed segments have of this producer
+        self._layout: Layout | None = None  # the view's, with the seals that it does not contain yet
+        self._next_view: TopicView | None = None  # waits until every lane is empty, because it routes keys differently
+        self._parked: list[OutgoingMessage] = []  # sent while `_next_view` waits
+        self._sealed_children: dict[int, tuple[Segment, ...]] = {}  # sealed segments and their children
+        self._finals: dict[int, Ancestor] = {}  # what sealed segments have stored of this producer
         self._tracks: dict[int, SegmentLane] = {}  # of active segments
         self._planned: dict[int, SegmentLane] = {}
         self._retired: list[SegmentLane] = []
-        self._ring = SegmentRouter()
+        self._router = SegmentRouter()
 
-    # -- looking
+    # -- queries
 
     @property
     def tracks(self) -> list[SegmentLane]:
@@ -70,12 +69,12 @@ class ProducerState:
 
     @property
     def is_ready(self) -> bool:
-        """Has every active segment had its producer?"""
+        """True when every active segment was attached at least once."""
         return bool(self._tracks) and all(track.was_attached for track in self._tracks.values())
 
     @property
     def is_changing(self) -> bool:
-        """Does an outcome on one lane matter to others? Then `settled` must hear of it."""
+        """True while outcomes on one lane affect others; `settled` must be called after each outcome then."""
         return bool(self._retired) or self._next_view is not None
 
     def oldest(self) -> float:
@@ -87,79 +86,80 @@ class ProducerState:
         parked = self._parked[0].deadline if self._parked else float("inf")
         return min([parked, *(track.lane.next_deadline() for track in self.tracks)])
 
-    # -- what the application does
+    # -- called by the application
 
     def append(self, record: OutgoingMessage) -> tuple[SegmentLane | None, Sequence[Effect]]:
-        """The lane and what it wants done; no lane: it waits for the lanes to come. Raises, and takes nothing, when
+        """The lane and its effects; no lane while the record waits for a new layout. Raises, without any change, when
         the record can never be sent."""
         if self._next_view is not None:
             self._parked.append(record)
             return None, ()
-        track = self._ring.route(record)
+        track = self._router.route(record)
         ancestry = track.ancestry
         if ancestry is not None and record.sequence_id <= ancestry.highest and ancestry.has(record):
             return track, (Stored((record,), -1, -1),)
         return track, track.lane.append(record)
 
     def track_of(self, key: str | bytes | None, sequence_id: int) -> SegmentLane | None:
-        """Where a new message goes that needs no second look; None: it does, by `append`."""
+        """The lane of a new message; None when it may be stored already or must wait: use `append` then."""
         if self._next_view is not None:
             return None
-        tracks = self._ring.tracks
-        track = tracks[0] if len(tracks) == 1 else self._ring.track_of(_hash(key), sequence_id)
+        tracks = self._router.tracks
+        track = tracks[0] if len(tracks) == 1 else self._router.track_of(_hash(key), sequence_id)
         ancestry = track.ancestry
         return track if ancestry is None or sequence_id > ancestry.highest else None
 
-    def ring(self, first: int) -> SegmentRouter | None:
-        """For rows that are routed all at once, numbered from `first` on; None while each must be looked at on its own:
-        the lanes are changing, or some of the rows may be stored already."""
-        known = (track.ancestry.highest for track in self._ring.tracks if track.ancestry is not None)
+    def router(self, first: int) -> SegmentRouter | None:
+        """Routes rows, numbered from `first` on, all at once; None while each needs `append`, because the lanes are
+        changing or some rows may be stored already."""
+        known = (track.ancestry.highest for track in self._router.tracks if track.ancestry is not None)
         if self._next_view is not None or first <= max(known, default=-1):
             return None
-        return self._ring
+        return self._router
 
-    def flush(self) -> list[LanesEffect]:
+    def flush(self) -> list[ProducerEffect]:
         return [On(track, effects) for track in self.tracks if (effects := track.lane.flush())]
 
-    # -- what is heard of the topic
+    # -- layouts
 
-    def viewed(self, view: TopicView) -> list[LanesEffect]:
+    def viewed(self, view: TopicView) -> list[ProducerEffect]:
         known = self._view
         if known is not None and view.generation != known.generation:
             return self._begun_anew(view)
         if known is not None and known.is_synthetic and view.is_synthetic and self._tracks:
-            # More partitions: keys change their lane, so the old lanes are emptied first.
+            # More partitions: keys change their lane, so the old lanes must be empty first.
             self._next_view = view
             return [*self.flush(), *self._turn()]
         parked, self._parked, self._next_view = self._parked, [], None
         self._view = view
         return self._converge(parked)
 
-    def _turn(self) -> list[LanesEffect]:
+    def _turn(self) -> list[ProducerEffect]:
         if self._next_view is None or not all(track.lane.is_idle for track in self.tracks):
             return []
         self._view, self._next_view = self._next_view, None
         parked, self._parked = self._parked, []
         return self._converge(parked)
 
-    def _begun_anew(self, view: TopicView) -> list[LanesEffect]:
-        """The topic is another one: what has no outcome is for the new one."""
-        effects: list[LanesEffect] = [Drop(track) for track in self.tracks]
+    def _begun_anew(self, view: TopicView) -> list[ProducerEffect]:
+        """The topic was created again: messages without an outcome go to the new topic."""
+        effects: list[ProducerEffect] = [Drop(track) for track in self.tracks]
         moved = [record for track in self.tracks for record in track.lane.take_all()] + self._parked
         self._tracks, self._planned, self._retired = {}, {}, []
-        self._parked, self._next_view, self._heard, self._finals = [], None, {}, {}
+        self._parked, self._next_view, self._sealed_children, self._finals = [], None, {}, {}
         self._view = view
         return effects + self._converge(moved)
 
-    def _converge(self, moved: Sequence[OutgoingMessage] = ()) -> list[LanesEffect]:
-        """Lanes as the layout wants them; what was in others is put into the right ones."""
+    def _converge(self, moved: Sequence[OutgoingMessage] = ()) -> list[ProducerEffect]:
+        """Open and retire lanes as the layout requires, and move messages to the right lanes."""
         view = self._view
         assert view is not None
-        layout = self._layout = successors(view.layout, self._heard)
-        self._heard = {one: children for one, children in self._heard.items() if _is_ahead(view.layout, one)}
+        layout = self._layout = successors(view.layout, self._sealed_children)
+        sealed = self._sealed_children.items()
+        self._sealed_children = {one: children for one, children in sealed if _is_ahead(view.layout, one)}
         self._finals = {one: last for one, last in self._finals.items() if one in layout}
         wanted = {one.segment_id: one for one in layout.active}
-        effects: list[LanesEffect] = []
+        effects: list[ProducerEffect] = []
         records = list(moved)
         for track in [track for one, track in self._tracks.items() if one not in wanted]:
             del self._tracks[track.segment.segment_id]
@@ -172,7 +172,7 @@ class ProducerState:
             self._tracks[segment_id] = track
         self._prepare(view, wanted, effects)
         tracks = tuple(self._tracks[one.segment_id] for one in layout.active)
-        self._ring = SegmentRouter(tracks, layout.routing, tuple(one.hash_range.start for one in layout.active))
+        self._router = SegmentRouter(tracks, layout.routing, tuple(one.hash_range.start for one in layout.active))
         for track in list(self._retired):
             records += self._empty(track, effects)
         self._hold()
@@ -183,14 +183,14 @@ class ProducerState:
             effects.append(AskLayout())
         return effects
 
-    def _track(self, segment: Segment, effects: list[LanesEffect]) -> SegmentLane:
+    def _track(self, segment: Segment, effects: list[ProducerEffect]) -> SegmentLane:
         is_modulo = segment.legacy_topic_name is not None
         track = SegmentLane(segment, self._make_lane(), FULL if is_modulo else segment.hash_range)
         effects.append(Open(track))
         return track
 
-    def _prepare(self, view: TopicView, wanted: dict[int, Segment], effects: list[LanesEffect]) -> None:
-        """Lanes to planned children are opened in advance; a plan that was given up takes them with it."""
+    def _prepare(self, view: TopicView, wanted: dict[int, Segment], effects: list[ProducerEffect]) -> None:
+        """Open lanes to planned children in advance; drop those of an aborted plan."""
         plan = {} if view.plan is None else {one.segment_id: one for one in view.plan.children}
         for segment_id, segment in plan.items():
             if segment_id not in wanted and segment_id not in self._planned and segment_id not in view.layout:
@@ -198,10 +198,10 @@ class ProducerState:
         given_up = [one for one in self._planned if one not in plan]
         effects += [Drop(self._planned.pop(one)) for one in given_up]
 
-    # -- handing over
+    # -- moving messages
 
-    def _empty(self, track: SegmentLane, effects: list[LanesEffect]) -> list[OutgoingMessage]:
-        """Take out of a retired lane what may go."""
+    def _empty(self, track: SegmentLane, effects: list[ProducerEffect]) -> list[OutgoingMessage]:
+        """The messages of a retired lane that may move."""
         lane = track.lane
         if not track.is_attached and not track.is_sealed and self._is_sealed(track):
             track.is_sealed, track.is_doubtful = True, track.was_attached
@@ -212,10 +212,10 @@ class ProducerState:
             self._retired.remove(track)
             effects.append(Drop(track))
         else:
-            effects += self._say_farewell(track)
+            effects += self._request_close(track)
         return taken
 
-    def _say_farewell(self, track: SegmentLane) -> list[LanesEffect]:
+    def _request_close(self, track: SegmentLane) -> list[ProducerEffect]:
         if not track.is_attached or track.is_closing:
             return []
         track.is_closing = True
@@ -223,31 +223,31 @@ class ProducerState:
         return [CloseRequest(track)]
 
     def _is_sealed(self, track: SegmentLane) -> bool:
-        """Says the layout itself that it is final? (What is merely going to be may still be written to.)"""
+        """True when the layout itself says so. A segment whose seal is only planned may still be written to."""
         assert self._view is not None
         layout = self._view.layout
         return track.segment.segment_id not in layout or not layout[track.segment.segment_id].is_active
 
-    def _distribute(self, records: list[OutgoingMessage], effects: list[LanesEffect]) -> None:
+    def _distribute(self, records: list[OutgoingMessage], effects: list[ProducerEffect]) -> None:
         groups: dict[SegmentLane, list[OutgoingMessage]] = {}
         for record in records:
-            track = self._ring.route(record)
+            track = self._router.route(record)
             groups.setdefault(track, []).append(record)
             track.is_stale |= record.is_doubtful
         for track, group in groups.items():
-            if track.is_stale and track.is_attached and track.ancestry is not None:  # it may be older than the seal
+            if track.is_stale and track.is_attached and track.ancestry is not None:  # may be older than the seal
                 self._detach(track)
                 effects.append(Reopen(track))
             if done := track.lane.put(group):
                 effects.append(On(track, done))
 
     def _hold(self) -> None:
-        """A lane waits as long as a retired one with keys of it has something in it."""
+        """Hold every lane that overlaps a retired lane with messages."""
         for track in self._tracks.values():
             if self._is_blocked(track):
                 track.lane.hold()
 
-    def _release(self, effects: list[LanesEffect]) -> None:
+    def _release(self, effects: list[ProducerEffect]) -> None:
         free = [track for track in self._tracks.values() if track.lane.is_held and not self._is_blocked(track)]
         effects += [On(track, done) for track in free if (done := track.lane.release())]
 
@@ -256,10 +256,10 @@ class ProducerState:
             return track.is_closing
         return any(one.hash_range.overlaps(track.hash_range) for one in self._retired)
 
-    # -- what is heard on a lane
+    # -- events of a lane
 
     def opening(self, track: SegmentLane) -> None:
-        """A producer is being opened: what it is told of its ancestors is as new as this moment."""
+        """PRODUCER is sent now: the ancestry in its answer is not older than this call."""
         track.is_stale = False
 
     def opened(
@@ -268,7 +268,7 @@ class ProducerState:
         message_bytes_max: int,
         credits: Credits | None = None,
         ancestry: Ancestry | None = None,
-    ) -> list[LanesEffect]:
+    ) -> list[ProducerEffect]:
         if track not in self.tracks:
             return []
         track.was_attached = True
@@ -277,7 +277,7 @@ class ProducerState:
         if ancestry is not None:
             ancestry = self._informed(track, ancestry)
         track.ancestry, track.is_attached = ancestry, True
-        effects: list[LanesEffect] = []
+        effects: list[ProducerEffect] = []
         if ancestry is not None and (known := track.lane.drop_stored(ancestry.has)):
             effects.append(On(track, known))
         track.lane.is_held = self._is_blocked(track)
@@ -285,8 +285,8 @@ class ProducerState:
             effects.append(On(track, done))
         return effects + self.settled(track)
 
-    def lost(self, track: SegmentLane) -> list[LanesEffect]:
-        """Its connection is over."""
+    def lost(self, track: SegmentLane) -> list[ProducerEffect]:
+        """The connection or the producer of the lane is lost."""
         self._detach(track)
         if track not in self._retired:
             return []
@@ -296,30 +296,30 @@ class ProducerState:
         track.is_attached = track.is_closing = False
         track.lane.lost()
 
-    def settled(self, track: SegmentLane) -> list[LanesEffect]:
-        """A lane has less in it than before."""
+    def settled(self, track: SegmentLane) -> list[ProducerEffect]:
+        """Messages of the lane received an outcome."""
         if self._next_view is not None:
             return self._turn()
         if track in self._retired and track.lane.is_idle:
             self._retired.remove(track)
-            effects: list[LanesEffect] = [Drop(track)]
+            effects: list[ProducerEffect] = [Drop(track)]
             self._release(effects)
             return effects
         return []
 
-    def sealed(self, track: SegmentLane, children: Iterable[Segment], last_sequence_id: int) -> list[LanesEffect]:
-        """SEGMENT_SEALED: what has no receipt is not stored, unless the broker says so here."""
+    def sealed(self, track: SegmentLane, children: Iterable[Segment], last_sequence_id: int) -> list[ProducerEffect]:
+        """SEGMENT_SEALED: messages above `last_sequence_id` are not stored."""
         stored = track.lane.settle(last_sequence_id)
-        effects: list[LanesEffect] = [On(track, stored)] if stored else []
-        self._heard[track.segment.segment_id] = tuple(children)
+        effects: list[ProducerEffect] = [On(track, stored)] if stored else []
+        self._sealed_children[track.segment.segment_id] = tuple(children)
         self._remember(track, last_sequence_id)
         return effects + self._ended(track)
 
     def _remember(self, track: SegmentLane, last_sequence_id: int) -> None:
-        """Lanes to the children may have been opened, or may be opening, when their parent was not final yet."""
-        if self._ring.is_modulo:
+        """Lanes to the children may have read their ancestry before the parent was final."""
+        if self._router.is_modulo:
             return
-        one, ring_hash = track.segment, self._ring.routing.ring_hash
+        one, ring_hash = track.segment, self._router.routing.ring_hash
         self._finals[one.segment_id] = Ancestor(one.segment_id, one.hash_range, last_sequence_id, ring_hash)
         for planned in self._planned.values():
             if planned.ancestry is not None:
@@ -329,28 +329,30 @@ class ProducerState:
         overlapping = [one for one in self._finals.values() if one.hash_range.overlaps(track.hash_range)]
         return ancestry.knowing(one for one in overlapping if one.segment_id < track.segment.segment_id)
 
-    def farewell_said(self, track: SegmentLane) -> list[LanesEffect]:
-        """The broker has answered all it had received before it closed the producer."""
-        track.is_doubtful |= track.ancestry is not None  # then its children's owners know it best
+    def close_confirmed(self, track: SegmentLane) -> list[ProducerEffect]:
+        """The broker closed the producer, and has answered every entry that it received before."""
+        track.is_doubtful |= track.ancestry is not None  # the brokers of the children know what is stored
         return self._ended(track)
 
-    def terminated(self, track: SegmentLane) -> list[LanesEffect]:
-        """A producer was refused: the segment is sealed or gone, and what was sent there before may be stored."""
+    def terminated(self, track: SegmentLane) -> list[ProducerEffect]:
+        """PRODUCER was refused: the segment is sealed or deleted, and messages sent before may be stored."""
         track.is_doubtful |= track.was_attached
         return self._ended(track)
 
-    def missing(self, track: SegmentLane) -> list[LanesEffect]:
-        """No such segment: made anew, gone for good, or not there yet. The layout knows."""
+    def missing(self, track: SegmentLane) -> list[ProducerEffect]:
+        """The segment does not exist: recreated, deleted, or not created yet. The layout shows which."""
         return self.terminated(track) if track in self._retired else [AskLayout()]
 
-    def refused(self, track: SegmentLane) -> list[LanesEffect]:
-        """A SEND was refused because the segment is sealed. Others may still be answered: the farewell waits for it."""
-        return self._say_farewell(track) if track in self.tracks else []
+    def refused(self, track: SegmentLane) -> list[ProducerEffect]:
+        """A SEND was refused because the segment is sealed. Receipts of others arrive before the close is confirmed."""
+        return self._request_close(track) if track in self.tracks else []
 
-    def heard_late(self, track: SegmentLane, late: Sequence[Late]) -> tuple[list[LanesEffect], list[OutgoingMessage]]:
-        """Receipts of a producer that is closed. What is still here, or waits to be sent elsewhere, is stored; with it
-        come those that were sent again already."""
-        effects: list[LanesEffect] = []
+    def late_receipts(
+        self, track: SegmentLane, late: Sequence[LateReceipt]
+    ) -> tuple[list[ProducerEffect], list[OutgoingMessage]]:
+        """Receipts of a closed producer. Messages that were not sent again are stored; the second value has those that
+        were."""
+        effects: list[ProducerEffect] = []
         moved: dict[int, OutgoingMessage] = {}
         for one in late:
             if done := track.lane.late_receipt(one.entry.first, one.ledger, one.position):
@@ -364,25 +366,25 @@ class ProducerState:
                     moved.pop(record.order, None)
         return effects, list(moved.values())
 
-    def _ended(self, track: SegmentLane) -> list[LanesEffect]:
+    def _ended(self, track: SegmentLane) -> list[ProducerEffect]:
         if track not in self.tracks:
             return []
         track.is_sealed = True
         self._detach(track)
         return self._converge()
 
-    def failed(self, track: SegmentLane, error: ClientError) -> list[LanesEffect]:
-        """It can never be attached: an error of the application's options or rights."""
+    def failed(self, track: SegmentLane, error: ClientError) -> list[ProducerEffect]:
+        """The lane can never be attached, because of missing rights or wrong options."""
         self._detach(track)
-        effects: list[LanesEffect] = []
+        effects: list[ProducerEffect] = []
         if done := track.lane.fail(error):
             effects.append(On(track, done))
         return effects + self.settled(track)
 
-    # -- time and the end
+    # -- deadlines and close
 
-    def expire(self, now: float) -> list[LanesEffect]:
-        effects: list[LanesEffect] = []
+    def expire(self, now: float) -> list[ProducerEffect]:
+        effects: list[ProducerEffect] = []
         for track in self.tracks:
             if done := track.lane.expire(now):
                 effects.append(On(track, done))
@@ -391,16 +393,16 @@ class ProducerState:
         if late:
             self._parked = self._parked[len(late) :]
             effects.append(
-                On(self._ring.tracks[0], (Failed(late, TimedOut("no receipt in time; the message was not sent")),))
+                On(self._router.tracks[0], (Failed(late, TimedOut("no receipt in time; the message was not sent")),))
             )
         return effects
 
-    def close(self, error: ClientError) -> list[LanesEffect]:
-        """Everything that is left fails, in order of its lane; so does every later `append`."""
+    def close(self, error: ClientError) -> list[ProducerEffect]:
+        """Fails all messages, in the order of each lane, and every later `append`."""
         parked, self._parked, self._next_view = self._parked, [], None
-        effects: list[LanesEffect] = [On(one, done) for one in self.tracks if (done := one.lane.fail(error))]
+        effects: list[ProducerEffect] = [On(one, done) for one in self.tracks if (done := one.lane.fail(error))]
         if parked:
-            effects.append(On(self._ring.tracks[0], (Failed(parked, error),)))
+            effects.append(On(self._router.tracks[0], (Failed(parked, error),)))
         return effects
 
 
@@ -409,7 +411,7 @@ def _hash(key: str | bytes | None) -> int:
 
 
 def _is_ahead(layout: Layout, segment_id: int) -> bool:
-    """Does the layout not know yet that this one is sealed? Its parent may be the one that it knows."""
+    """True when the layout does not contain the seal of this segment yet; it may still contain only its parent."""
     if segment_id in layout:
         return layout[segment_id].is_active
     return segment_id >= layout.next_segment_id

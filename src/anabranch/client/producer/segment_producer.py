@@ -1,7 +1,6 @@
-"""One lane and its producer on the wire: opens it on the segment, says what the lane wants said, tells what is heard.
+"""One producer on the wire: attaches to a segment, sends the entries of its lane, and reports what it receives.
 
-Knows connections and timers. What an outcome means for the lane is decided by `lane`, what it means for the others by
-`lanes`; both come back to the producer as effects.
+`SegmentProducerState` decides what an outcome means for the lane, and `ProducerState` what it means for other lanes.
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ from anabranch.client.errors import (
 )
 from anabranch.client.messages.outgoing import EntryFormat, OutgoingMessage
 from anabranch.client.producer.ancestry import Ancestry
-from anabranch.client.producer.credits import Credits
-from anabranch.client.producer.late_receipts import Echoes, Late, LateReceipts
+from anabranch.client.producer.late_receipts import LateReceipt, LateReceiptListener, LateReceiptListeners
 from anabranch.client.producer.options import ProducerOptions
-from anabranch.client.producer.producer_effects import LanesEffect, SegmentLane
+from anabranch.client.producer.producer_effects import ProducerEffect, SegmentLane
 from anabranch.client.producer.producer_state import ProducerState
-from anabranch.client.producer.segment_producer_state import Arm, Effect, Failed, Reconnect, Stored, Transmit
+from anabranch.client.producer.segment_producer_state import Arm, Credits, Effect, Failed, Reconnect, Stored, Transmit
 from anabranch.client.schema.schema_resolver import schema_field
 from anabranch.client.topic.topic_view import MANAGED, BrokerUrls, read_brokers, read_segment
 from anabranch.protocol import pulsar_pb2 as pb
@@ -43,11 +41,11 @@ from anabranch.protocol.entry import Bytes
 from anabranch.runtime.clock import Timer
 from anabranch.runtime.tasks import TaskOwner
 
-FAREWELL_SECONDS = 5.0
+CLOSE_SECONDS = 5.0
 
 
 _ACCESS = {
-    AccessMode.SHARED: None,  # as brokers take it without
+    AccessMode.SHARED: None,  # the default of brokers
     AccessMode.EXCLUSIVE: pb.Exclusive,
     AccessMode.WAIT_FOR_EXCLUSIVE: pb.WaitForExclusive,
     AccessMode.EXCLUSIVE_WITH_FENCING: pb.ExclusiveWithFencing,
@@ -58,9 +56,9 @@ class SegmentProducerListener(Protocol):
     """Receives what a segment producer reports. Called on the event loop; must not raise."""
 
     style: EntryFormat
-    echoes: Echoes  # of lanes that are dropped: their messages may wait in other lanes
+    late_listeners: LateReceiptListeners  # of lanes that are dropped: their messages may wait in other lanes
 
-    def perform(self, effects: Sequence[LanesEffect]) -> None: ...
+    def perform(self, effects: Sequence[ProducerEffect]) -> None: ...
 
     def on_stored(self, records: Sequence[OutgoingMessage], lane: int, ledger: int, position: int) -> None: ...
 
@@ -69,7 +67,7 @@ class SegmentProducerListener(Protocol):
     def on_child_brokers(self, brokers: Mapping[int, BrokerUrls]) -> None:
         """The segment is sealed, and these brokers serve its children."""
 
-    def on_late_receipts(self, track: SegmentLane, late: Sequence[Late]) -> None:
+    def on_late_receipts(self, track: SegmentLane, late: Sequence[LateReceipt]) -> None:
         """Receipts of a producer that is closed."""
 
     def on_opened(self) -> None: ...
@@ -85,7 +83,7 @@ class SegmentProducer:
         topic: str,
         number: int,
         listener: SegmentProducerListener,
-        lanes: ProducerState,
+        state: ProducerState,
         options: ProducerOptions,
         context: ClientContext,
         tasks: TaskOwner,
@@ -97,7 +95,7 @@ class SegmentProducer:
         self.last_sequence_id = -1
         self._number = number  # in message ids
         self._listener = listener
-        self._lanes = lanes
+        self._state = state
         self._options = options
         self._context = context
         self._hint = hint
@@ -107,9 +105,9 @@ class SegmentProducer:
         self._attachment: ReconnectLoop | None = None
         self._connection: Connection | None = None
         self._id = 0
-        self._echo: LateReceipts | None = None  # of the producer before, until there is a new one
+        self._late_listener: LateReceiptListener | None = None  # of the previous producer, until there is a new one
         self._epoch = 0
-        self._topic_epoch: int | None = None  # of exclusive producers: whoever came later has a higher one
+        self._topic_epoch: int | None = None  # of exclusive producers; a later producer has a higher one
         self._delay_s = seconds(options.batching.max_delay)
         self._batch_timer: Timer | None = None
         self._is_patient = False
@@ -120,47 +118,47 @@ class SegmentProducer:
         return None if self._attachment is None else self._attachment.last_error
 
     def start(self, *, is_patient: bool) -> None:
-        """Attach, and stay attached. `is_patient`: the application is not waiting for the first answer, so a segment
-        that is not there yet, or a former self that is still there, are asked again."""
+        """Attach, and stay attached. `is_patient`: the application does not wait for the first answer, so a segment
+        that does not exist yet, or a name that is still in use, is retried."""
         self._is_patient = is_patient
         forgives: tuple[type[ClientError], ...] = (TopicNotFound, ProducerBusy) if is_patient else ()
-        if not self._is_regular:  # the layout names it: it is there, or will be, or the layout says what became of it
+        if not self._is_regular:  # the layout names it: it exists, or will, or a later layout replaces it
             forgives = (*forgives, TopicNotFound)
         context = self._context
         self._attachment = ReconnectLoop(self, self, context.backoff, context.clock, context.chance, forgives)
         self._task = self._tasks.spawn(self._attachment.run(), self.topic)
 
-    # -- attached by an Attachment
+    # -- called by the ReconnectLoop
 
     async def serving(self, topic: str) -> Connection:
-        """The broker that was named with the segment is asked first, and once."""
+        """The broker that the layout or a seal named is tried first, and once."""
         pool, hint = self._context.pool, self._hint
         self._hint = None
         try:
             url = "" if hint is None else pool.address_of(hint.url, hint.url_tls)
             return await (pool.connection(Address.parse(url)) if url else pool.serving(topic))
         except TopicNotFound:
-            self._listener.perform(self._lanes.missing(self.track))
+            self._listener.perform(self._state.missing(self.track))
             raise
 
     async def attach(self, connection: Connection) -> None:
         self._id, self._connection = connection.new_id(), connection
         connection.listen_producer(self._id, self)
-        self._lanes.opening(self.track)
-        is_heard = False
+        self._state.opening(self.track)
+        is_answered = False
         try:
             answer = await connection.ask(BaseCommand.PRODUCER, self._patience_s, **self._wanted())
-            is_heard = True
+            is_answered = True
         except Refused as error:
-            is_heard = True
-            if self._is_patient and type(error) is Refused:  # a broker in trouble; this is no verdict
+            is_answered = True
+            if self._is_patient and type(error) is Refused:  # a temporary problem of the broker
                 raise NotReady(error.reason) from error
             if isinstance(error, TopicNotFound):
-                self._listener.perform(self._lanes.missing(self.track))
+                self._listener.perform(self._state.missing(self.track))
             raise
         finally:
-            if not is_heard:  # the broker may have it all the same
-                self._say_goodbye()
+            if not is_answered:  # the broker may have opened it
+                self._send_close()
         self._epoch += 1
         if not connection.is_usable:
             raise Unreachable("the connection broke while the producer was opened")
@@ -173,9 +171,9 @@ class SegmentProducer:
             self._topic_epoch = answer.topic_epoch
         if self._options.schema is not None:
             self._listener.style.schema_version = answer.schema_version
-        self._forget_echo()
+        self._stop_late_listener()
         credits = Credits(answer.credit_bytes, answer.credit_messages) if answer.HasField("credit_bytes") else None
-        self._listener.perform(self._lanes.opened(self.track, connection.message_bytes_max, credits, ancestry))
+        self._listener.perform(self._state.opened(self.track, connection.message_bytes_max, credits, ancestry))
         self._listener.on_opened()
 
     def _wanted(self) -> dict[str, Any]:
@@ -195,17 +193,17 @@ class SegmentProducer:
 
     @property
     def _patience_s(self) -> float:
-        """Whoever waits for its turn is answered when it has come."""
+        """With WAIT_FOR_EXCLUSIVE the broker answers only when the producer has become exclusive."""
         is_waiting = self._options.access is AccessMode.WAIT_FOR_EXCLUSIVE
         return self._options.operation_timeout_s if is_waiting else self._context.pool.answer_timeout_s
 
     def lost(self) -> None:
-        self._leave_echo()
-        self._listener.perform(self._lanes.lost(self.track))
+        self._listen_for_late_receipts()
+        self._listener.perform(self._state.lost(self.track))
 
     def ended(self, error: ClientError) -> None:
         if isinstance(error, TopicTerminated) and not self._is_regular:
-            self._listener.perform(self._lanes.terminated(self.track))
+            self._listener.perform(self._state.terminated(self.track))
         else:
             self._listener.on_ended(self.track, error)
 
@@ -218,15 +216,15 @@ class SegmentProducer:
         elif kind == BaseCommand.SEND_ERROR:
             error = refusal(body.error, body.message)
             if isinstance(error, TopicTerminated) and not self._is_regular:
-                self._listener.perform(self._lanes.refused(self.track))
+                self._listener.perform(self._state.refused(self.track))
             else:
                 self.do(self.lane.refused(body.sequence_id, error))
         elif kind == BaseCommand.SEGMENT_SEALED:
             children = [read_segment(one) for one in body.children]
             self._listener.on_child_brokers(read_brokers(body.child_brokers))
             self._end()
-            self._listener.perform(self._lanes.sealed(self.track, children, body.last_sequence_id))
-        elif kind == BaseCommand.CLOSE_PRODUCER and not self.track.is_closing:  # or the farewell's answer is to come
+            self._listener.perform(self._state.sealed(self.track, children, body.last_sequence_id))
+        elif kind == BaseCommand.CLOSE_PRODUCER and not self.track.is_closing:  # else its answer follows
             self._lose(NotReady("the broker closed the producer"), is_urgent=True)
 
     def on_detached(self, error: ClientError) -> None:
@@ -254,87 +252,87 @@ class SegmentProducer:
                 case Arm(batch):
                     self._batch_timer = self._context.clock.call_later(self._delay_s, partial(self._due, batch))
                 case Reconnect(reason):
-                    self._say_goodbye()
+                    self._send_close()
                     self._lose(NotReady(reason))
-        if is_less and self._lanes.is_changing:
-            self._listener.perform(self._lanes.settled(self.track))
+        if is_less and self._state.is_changing:
+            self._listener.perform(self._state.settled(self.track))
 
     def _due(self, batch: int) -> None:
         self.do(self.lane.due(batch))
 
     def reopen(self) -> None:
-        """Attach anew, at once."""
-        self._say_goodbye()
-        self._lose(NotReady("its ancestors are asked for again"), is_urgent=True)
+        """Attach again, at once."""
+        self._send_close()
+        self._lose(NotReady("the ancestors of the segment are read again"), is_urgent=True)
 
-    def say_farewell(self) -> None:
-        """Nothing is sent after it; its answer comes after those to everything before it."""
+    def request_close(self) -> None:
+        """No entry may be sent after it. The broker answers it after all entries that were sent before."""
         connection = self._connection
         if connection is None:
             return
         timeout_s = self._context.pool.answer_timeout_s
         answer = connection.begin(BaseCommand.CLOSE_PRODUCER, timeout_s, producer_id=self._id)
-        answer.add_done_callback(partial(self._farewell_said, connection, self._id))
+        answer.add_done_callback(partial(self._on_close_answered, connection, self._id))
 
-    def _farewell_said(self, connection: Connection, producer_id: int, answer: asyncio.Future[Any]) -> None:
+    def _on_close_answered(self, connection: Connection, producer_id: int, answer: asyncio.Future[Any]) -> None:
         error = None if answer.cancelled() else answer.exception()
         if answer.cancelled() or self._is_over or (connection, producer_id) != (self._connection, self._id):
             return
         if error is None:
-            self._leave_echo()
+            self._listen_for_late_receipts()
             self._end()
-            self._listener.perform(self._lanes.farewell_said(self.track))
+            self._listener.perform(self._state.close_confirmed(self.track))
         elif isinstance(error, ClientError):
             self._lose(error if isinstance(error, TimedOut) else NotReady(str(error)))
 
     # -- the end
 
-    def _say_goodbye(self) -> None:
+    def _send_close(self) -> None:
         if self._connection is not None and self._connection.is_usable:
-            # Nobody waits for this answer; reading its error keeps asyncio quiet.
-            farewell = self._connection.begin(BaseCommand.CLOSE_PRODUCER, FAREWELL_SECONDS, producer_id=self._id)
-            farewell.add_done_callback(lambda one: one.cancelled() or one.exception())
+            # The answer is not awaited; reading its error avoids a warning of asyncio.
+            answer = self._connection.begin(BaseCommand.CLOSE_PRODUCER, CLOSE_SECONDS, producer_id=self._id)
+            answer.add_done_callback(lambda one: one.cancelled() or one.exception())
 
     def _unlisten(self) -> None:
         if self._connection is not None:
             self._connection.unlisten(self._id)
             self._connection = None
 
-    def _leave_echo(self) -> None:
-        """The producer is closed, or about to be; what it has no receipt for may still get one."""
+    def _listen_for_late_receipts(self) -> None:
+        """The producer is closed or will be, and entries without a receipt may still receive one."""
         connection, entries = self._connection, self.lane.unanswered
         self._unlisten()
         if connection is not None and connection.is_usable and self.track.is_attached and entries:
-            self._forget_echo()
-            self._echo = LateReceipts(
+            self._stop_late_listener()
+            self._late_listener = LateReceiptListener(
                 connection, self._id, entries, partial(self._listener.on_late_receipts, self.track)
             )
 
-    def _forget_echo(self) -> None:
-        if self._echo is not None:
-            self._echo.close()
-            self._echo = None
+    def _stop_late_listener(self) -> None:
+        if self._late_listener is not None:
+            self._late_listener.close()
+            self._late_listener = None
 
     def _end(self) -> None:
-        """The producer is closed over there and is not opened again."""
+        """The broker has closed the producer; it is not opened again."""
         self._is_over = True
-        if self._echo is not None:
-            self._listener.echoes.keep(self._echo)
-            self._echo = None
+        if self._late_listener is not None:
+            self._listener.late_listeners.keep(self._late_listener)
+            self._late_listener = None
         if self._task is not None:
             self._task.cancel()
         self._unlisten()
 
     def drop(self) -> None:
-        """The lane is over."""
+        """Close the producer without waiting for the answer."""
         if self._batch_timer is not None:
             self._batch_timer.cancel()
         if not self._is_over:
-            self._say_goodbye()
+            self._send_close()
             self._end()
 
     async def close(self, timeout_s: float) -> None:
-        """Nothing is waited for but the broker's farewell, and not for long."""
+        """Waits at most `timeout_s` for the broker to confirm the close."""
         if self._batch_timer is not None:
             self._batch_timer.cancel()
         connection = self._connection
@@ -342,7 +340,7 @@ class SegmentProducer:
             if connection is not None and connection.is_usable and not self._is_over:
                 await connection.ask(BaseCommand.CLOSE_PRODUCER, timeout_s, producer_id=self._id)
         except ClientError:
-            pass  # the broker forgets the producer with its connection
+            pass  # the broker removes the producer when the connection closes
         finally:
             self._end()
 

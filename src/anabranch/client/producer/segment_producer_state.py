@@ -1,12 +1,12 @@
-"""A producer lane: what goes to one partition or segment, in the order it was given. Never awaits, reads no clock;
-receipts, disconnects and the passing of time come in as calls, and what is to be done comes back as effects.
+"""The messages of a producer for one partition or segment, in their order. Never awaits, reads no clock: receipts,
+disconnects and deadlines come in as calls, and effects go out.
 
     append --> open batch --seal--> waiting --Transmit--> in flight --receipt--> Stored
                                        ^----- lost, in the same order, as the same bytes -----'
 
-Invariants: sequence ids only grow along the lane; nothing is transmitted while an earlier entry is not; every record
-gets exactly one outcome, Stored or Failed, and Stored ones get theirs in order - or is taken out of the lane, in order,
-to be put into others (`take_unsent`, `take_all`, `put`). A lane that is held takes records and transmits none.
+Invariants: sequence ids only grow along the lane. No entry is transmitted before an earlier one. Every record gets one
+outcome, Stored or Failed, and Stored records get it in order; or it is taken out of the lane, in order, and put into
+other lanes (`take_unsent`, `take_all`, `put`). A held lane accepts records and transmits none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from anabranch.client.config import Batching
 from anabranch.client.errors import ClientError, NotAllowed, Refused, TimedOut
 from anabranch.client.messages.chunking import entries_of
 from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage
-from anabranch.client.producer.credits import Credits
 from anabranch.client.producer.open_batch import OpenBatch, sealed
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 from anabranch.protocol.server_errors import ServerError
@@ -36,7 +35,7 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The records of one entry are safe. A duplicate, which the broker dropped, has position (-1, -1)."""
+    """The records of one entry are stored. A duplicate, which the broker dropped, has position (-1, -1)."""
 
     records: Sequence[OutgoingMessage]
     ledger: int
@@ -58,13 +57,37 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """Broker and lane disagree: give the producer up and attach again."""
+    """Close the producer and attach again, because broker and lane disagree or the broker cannot serve it now."""
 
     reason: str
 
 
 Effect = Transmit | Stored | Failed | Arm | Reconnect
 NOTHING: Sequence[Effect] = ()
+
+
+@dataclass(slots=True)
+class Credits:
+    """Flow control: how much a broker still accepts from one producer before it stores something.
+
+    Brokers that announce `anabranch_extensions` grant a window when a producer is opened, and return credits with every
+    receipt. As in the broker, an entry may be sent while any credit is left, so a large entry can overdraw the window.
+    """
+
+    bytes: int
+    messages: int
+
+    @property
+    def is_open(self) -> bool:
+        return self.bytes > 0 and self.messages > 0
+
+    def take(self, size: int, messages: int) -> None:
+        self.bytes -= size
+        self.messages -= messages
+
+    def give(self, size: int, messages: int) -> None:
+        self.bytes += size
+        self.messages += messages
 
 
 class SegmentProducerState:
@@ -84,12 +107,12 @@ class SegmentProducerState:
         self._waiting: deque[Entry] = deque()
         self._in_flight: deque[Entry] = deque()
         self._in_flight_bytes = 0
-        self._credits: Credits | None = None  # the broker's, where it gives any
+        self._credits: Credits | None = None  # None: the broker has no flow control
 
-    # -- what the application does
+    # -- called by the application
 
     def append(self, record: OutgoingMessage) -> Sequence[Effect]:
-        """Raises, and takes nothing, when the record can never be sent."""
+        """Raises, without any change, when the record can never be sent."""
         if self._dead is not None:
             raise self._dead
         effects: list[Effect] = []
@@ -99,8 +122,8 @@ class SegmentProducerState:
     def join(
         self, value: bytes, key: str | bytes | None, sequence_id: int, order: int, ticket: Any, size_bytes: int
     ) -> Sequence[Effect] | None:
-        """A message that has nothing else to say of itself, into the batch that is open; its times are the batch's.
-        None, and nothing is taken: there is no such batch, or it is full. `append` knows what to do then."""
+        """Add a message with only value and key to the open batch; it takes the times of the batch. None, without any
+        change, when there is no open batch or it is full: use `append` then."""
         batch = self._batch
         if batch is None or batch.size_bytes + size_bytes > self._batch_bytes_max or sequence_id <= batch.highest:
             return None
@@ -114,7 +137,7 @@ class SegmentProducerState:
         size = record.size_bytes
         limits = self._batching
         batch = self._batch
-        if size > self._message_bytes_max:  # several entries, which nothing may come between
+        if size > self._message_bytes_max:  # several consecutive entries
             entries = entries_of(record, self._style, self._message_bytes_max)
             if batch is not None:
                 self._seal(batch)
@@ -122,11 +145,11 @@ class SegmentProducerState:
             return
         if batch is not None and (
             batch.size_bytes + size > self._batch_bytes_max
-            or record.sequence_id <= batch.highest  # repeated by the application: for the broker to see
+            or record.sequence_id <= batch.highest  # repeated by the application: the broker deduplicates it
         ):
             self._seal(batch)
             batch = None
-        if record.deliver_at_ms:  # has a time of its own, so an entry of its own
+        if record.deliver_at_ms:  # delivery times belong to entries, so it is not batched
             if batch is not None:
                 self._seal(batch)
             self._waiting.append(sealed((record,), self._style))
@@ -142,7 +165,7 @@ class SegmentProducerState:
             effects.append(Arm(self._batch_number))
 
     def append_entries(self, entries: Sequence[Entry]) -> Sequence[Effect]:
-        """Entries that are sealed already, behind what is there."""
+        """Append sealed entries."""
         if self._dead is not None:
             raise self._dead
         if self._batch is not None:
@@ -152,21 +175,21 @@ class SegmentProducerState:
 
     @property
     def message_bytes_max(self) -> int:
-        """What the broker takes in one entry."""
+        """The largest entry that the broker accepts."""
         return self._message_bytes_max
 
     @property
     def unanswered(self) -> list[Entry]:
-        """What a broker has got and given no receipt for, in order."""
+        """Entries that were sent and have no receipt, in order."""
         return [*self._in_flight, *(entry for entry in self._waiting if entry.was_sent)]
 
     @property
     def dead(self) -> ClientError | None:
-        """Why nothing can be appended any more."""
+        """The error that every `append` raises; None while the lane works."""
         return self._dead
 
     def due(self, batch: int) -> Sequence[Effect]:
-        """The delay of this batch has passed; one that is sealed already is none of our business."""
+        """The delay of this batch has passed. No effect when it is sealed already."""
         return self.flush() if batch == self._batch_number else NOTHING
 
     def flush(self) -> Sequence[Effect]:
@@ -175,10 +198,10 @@ class SegmentProducerState:
         self._seal(self._batch)
         return self._transmit([])
 
-    # -- what the broker does
+    # -- events from the broker
 
     def opened(self, message_bytes_max: int = MESSAGE_BYTES_MAX, credits: Credits | None = None) -> Sequence[Effect]:
-        """The broker has our producer: everything without a receipt goes out, in order."""
+        """The producer is attached: transmits everything without a receipt, in order."""
         assert not self._in_flight
         self._message_bytes_max = message_bytes_max
         self._batch_bytes_max = min(self._batching.max_bytes, message_bytes_max)
@@ -187,29 +210,29 @@ class SegmentProducerState:
         return self._transmit([])
 
     def lost(self) -> None:
-        """Connection or producer are gone; the outcome of what was in flight is unknown, so it goes first again."""
+        """The connection or producer is lost. Entries in flight have no known outcome and are sent again first."""
         self._is_open = False
         self._waiting.extendleft(reversed(self._in_flight))
         self._in_flight.clear()
         self._in_flight_bytes = 0
 
     def credited(self, size: int, messages: int) -> None:
-        """The broker gave room back; call it before the `receipt` that came with it."""
+        """The broker returned credits; call it before the `receipt` that carried them."""
         if self._credits is not None:
             self._credits.give(size, messages)
 
     def receipt(self, sequence_id: int, ledger: int, position: int) -> Sequence[Effect]:
         if not self._in_flight or sequence_id < self._in_flight[0].first:
-            return NOTHING  # of an entry that was given up
+            return NOTHING  # of an entry that expired
         if sequence_id > self._in_flight[0].first:
             return (Reconnect(f"receipt for {sequence_id} where {self._in_flight[0].first} is next"),)
-        entry = self._landed()
-        if not entry.records:  # a chunk; the message is stored when its last one is
+        entry = self._pop_in_flight()
+        if not entry.records:  # a chunk: the message is stored with its last chunk
             return self._transmit([])
         return self._transmit([Stored(entry.records, ledger, position)])
 
     def late_receipt(self, sequence_id: int, ledger: int, position: int) -> Sequence[Effect]:
-        """From a producer that was lost while its connection lives: the broker had stored this before it closed it."""
+        """A receipt after `lost`, on a live connection: the broker stored the entry before it closed the producer."""
         if self._is_open or not self._waiting:
             return NOTHING
         entry = self._waiting[0]
@@ -219,7 +242,7 @@ class SegmentProducerState:
         return (Stored(entry.records, ledger, position),) if entry.records else NOTHING
 
     def refused(self, sequence_id: int, error: Refused) -> Sequence[Effect]:
-        """SEND_ERROR: about one entry, about the topic, or about the moment."""
+        """SEND_ERROR: fails one entry, fails the lane, or is retryable."""
         if error.retryable:
             return (Reconnect(error.reason),)
         if not isinstance(error, NotAllowed) and error.server_error != ServerError.ChecksumError:
@@ -227,19 +250,19 @@ class SegmentProducerState:
         doomed = [one for one in (*self._in_flight, *self._waiting) if sequence_id in (one.first, one.highest)]
         if not doomed:
             return NOTHING
-        for entry in doomed:  # more than one only of a message in chunks, which stands or falls as a whole
+        for entry in doomed:  # several only for the chunks of one message
             if entry in self._in_flight:
                 self._in_flight.remove(entry)
                 self._in_flight_bytes -= entry.size
-                self.credited(entry.size, len(entry.records) or 1)  # no receipt will
+                self.credited(entry.size, len(entry.records) or 1)  # no receipt will return them
             else:
                 self._waiting.remove(entry)
         return self._transmit([Failed([record for entry in doomed for record in entry.records], error)])
 
-    # -- time and the end
+    # -- deadlines and close
 
     def expire(self, now: float) -> Sequence[Effect]:
-        """Give up what is past its deadline, the oldest first. Its receipt, should it still come, is ignored."""
+        """Fail messages past their deadline, the oldest first. Their receipts are ignored."""
         late: list[OutgoingMessage] = []
         for entries in (self._in_flight, self._waiting):
             while entries and entries[0].deadline <= now:
@@ -265,12 +288,12 @@ class SegmentProducerState:
         """`order` of the oldest record without an outcome; infinite when there is none."""
         for entries in (self._in_flight, self._waiting):
             for entry in entries:
-                if entry.records:  # all but the first chunks of a message
+                if entry.records:  # only the last chunk of a message has records
                     return entry.records[0].order
         return self._batch[0].order if self._batch is not None else float("inf")
 
     def fail(self, error: ClientError) -> Sequence[Effect]:
-        """The end of this lane: every record fails, in order, and so does every later `append`."""
+        """Fails every record, in order, and every later `append`."""
         self._dead = self._dead or error
         self._is_open = False
         records = [
@@ -282,10 +305,10 @@ class SegmentProducerState:
         self._in_flight_bytes = 0
         return (Failed(records, error),) if records else NOTHING
 
-    # -- handing over
+    # -- moving messages
 
     def hold(self) -> None:
-        """Transmit nothing until `release`: what was sent before this elsewhere has no outcome yet."""
+        """Transmit nothing until `release`, because earlier messages in other lanes have no outcome yet."""
         self.is_held = True
 
     def release(self) -> Sequence[Effect]:
@@ -293,13 +316,13 @@ class SegmentProducerState:
         return self._transmit([]) if self._waiting else NOTHING
 
     def take_unsent(self) -> list[OutgoingMessage]:
-        """What no broker has ever seen, in order; it is no longer in this lane."""
+        """Remove the messages that were never sent, and return them in order."""
         unsent = [entry for entry in self._waiting if not entry.was_sent]
         self._waiting = deque(entry for entry in self._waiting if entry.was_sent)
         return [record for entry in unsent for record in entry.records] + self._new_batch()
 
     def withdraw(self, orders: Collection[int]) -> Sequence[Effect]:
-        """Of what was not sent from here: these are stored elsewhere, as it turned out."""
+        """Remove unsent messages that another segment has stored, by `order`, as Stored."""
         unsent = (record for entry in self._waiting if not entry.was_sent for record in entry.records)
         if not any(record.order in orders for record in chain(unsent, self._batch or ())):
             return NOTHING
@@ -310,37 +333,37 @@ class SegmentProducerState:
         return [Stored(found, -1, -1), *self.put(left)]
 
     def take_all(self) -> list[OutgoingMessage]:
-        """Everything without an outcome, in order; the lane is empty then."""
+        """Remove all messages without an outcome, and return them in order."""
         self.lost()
         records = [record for entry in self._waiting for record in entry.records] + self._new_batch()
         self._waiting.clear()
         return records
 
     def settle(self, up_to: int) -> Sequence[Effect]:
-        """The broker says that it has everything up to this sequence id, receipts or not."""
+        """The broker has stored everything up to this sequence id, with or without receipts."""
         effects: list[Effect] = []
         while self._in_flight and self._in_flight[0].highest <= up_to:
-            if (entry := self._landed()).records:
+            if (entry := self._pop_in_flight()).records:
                 effects.append(Stored(entry.records, -1, -1))
         return effects
 
     def put(self, records: Sequence[OutgoingMessage]) -> Sequence[Effect]:
-        """Records of other lanes, put where they belong among what this one has not sent yet. They have waited: no
-        batch is kept open for more."""
+        """Insert records of other lanes among the unsent ones, by `order`. No batch stays open, because they have
+        waited already."""
         if self._dead is not None:
             return (Failed(records, self._dead),) if records else NOTHING
         effects: list[Effect] = []
         for record in sorted([*self.take_unsent(), *records], key=_order):
             try:
                 self._add(record, effects)
-            except ClientError as error:  # this broker takes less at once than the one before
+            except ClientError as error:  # this broker has a smaller message size limit
                 effects.append(Failed((record,), error))
         if self._batch is not None:
             self._seal(self._batch)
         return self._transmit([effect for effect in effects if isinstance(effect, Failed)])
 
     def drop_stored(self, is_stored: Callable[[OutgoingMessage], bool]) -> Sequence[Effect]:
-        """Of what was not sent here: which of it is stored elsewhere and need not be."""
+        """Remove unsent messages that are stored in other segments, as Stored."""
         stored: list[OutgoingMessage] = []
         left: list[OutgoingMessage] = []
         for record in self.take_unsent():
@@ -353,7 +376,7 @@ class SegmentProducerState:
     def is_idle(self) -> bool:
         return not (self._batch is not None or self._waiting or self._in_flight)
 
-    # -- inside
+    # -- internals
 
     def _seal(self, batch: OpenBatch) -> None:
         self._waiting.append(sealed(batch, self._style))
@@ -361,18 +384,18 @@ class SegmentProducerState:
         self._batch_number += 1
 
     def _new_batch(self) -> list[OutgoingMessage]:
-        """The open batch is none any more; what was in it."""
+        """Remove the open batch, and return its records."""
         batch, self._batch = self._batch, None
         self._batch_number += 1
         return [] if batch is None else list(batch)
 
-    def _landed(self) -> Entry:
+    def _pop_in_flight(self) -> Entry:
         entry = self._in_flight.popleft()
         self._in_flight_bytes -= entry.size
         return entry
 
     def _transmit(self, effects: list[Effect]) -> Sequence[Effect]:
-        # One entry may always go, however large: otherwise it would wait for ever.
+        # One entry may always be in flight, however large, because it would wait for ever otherwise.
         while (
             self._is_open
             and not self.is_held

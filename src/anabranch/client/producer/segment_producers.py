@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import ClientError
 from anabranch.client.messages.outgoing import EntryFormat, OutgoingMessage
-from anabranch.client.producer.late_receipts import Echoes, Late
+from anabranch.client.producer.late_receipts import LateReceipt, LateReceiptListeners
 from anabranch.client.producer.options import ProducerOptions
 from anabranch.client.producer.producer_effects import (
     AskLayout,
     CloseRequest,
     Drop,
-    LanesEffect,
     On,
     Open,
+    ProducerEffect,
     Reopen,
     SegmentLane,
 )
@@ -53,7 +53,7 @@ class SegmentProducers:
     ) -> None:
         self.topic = topic
         self.style = style
-        self.echoes = Echoes(context.clock)
+        self.late_listeners = LateReceiptListeners(context.clock)
         self._state = state
         self._options = options
         self._context = context
@@ -87,7 +87,7 @@ class SegmentProducers:
         """Fails what has no outcome with `error`, and closes every segment producer."""
         if self._unfollow is not None:
             self._unfollow()
-        self.echoes.close()
+        self.late_listeners.close()
         self.perform(self._state.close(error))
         try:
             await asyncio.gather(*(one.close(timeout_s) for one in self._producers.values()))
@@ -99,7 +99,7 @@ class SegmentProducers:
     def do(self, track: SegmentLane, effects: Sequence[Effect]) -> None:
         self._producers[track].do(effects)
 
-    def perform(self, effects: Sequence[LanesEffect]) -> None:
+    def perform(self, effects: Sequence[ProducerEffect]) -> None:
         for effect in effects:
             match effect:
                 case On(track, wanted):
@@ -109,7 +109,7 @@ class SegmentProducers:
                 case Reopen(track):
                     self._producers[track].reopen()
                 case CloseRequest(track):
-                    self._producers[track].say_farewell()
+                    self._producers[track].request_close()
                 case Drop(track):
                     self._producers.pop(track).drop()
                 case AskLayout():
@@ -161,8 +161,8 @@ class SegmentProducers:
     def on_child_brokers(self, brokers: Mapping[int, BrokerUrls]) -> None:
         self._hints = dict(brokers)
 
-    def on_late_receipts(self, track: SegmentLane, late: Sequence[Late]) -> None:
-        effects, doubled = self._state.heard_late(track, late)
+    def on_late_receipts(self, track: SegmentLane, late: Sequence[LateReceipt]) -> None:
+        effects, doubled = self._state.late_receipts(track, late)
         self.perform(effects)
         if doubled:
             sequence_ids = sorted(record.sequence_id for record in doubled)

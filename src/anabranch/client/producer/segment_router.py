@@ -1,4 +1,4 @@
-"""The active lanes of a producer in the order of the hash ring, and which of them a message takes. Knows no brokers."""
+"""Routing of messages: the active segment lanes in the order of the hash ring."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class SegmentRouter(NamedTuple):
 
     @property
     def is_modulo(self) -> bool:
-        """Partitions of a regular topic: their ranges are decoration."""
+        """True for partitions of a regular topic; their hash ranges have no meaning."""
         return self.routing.kind is RoutingKind.MOD_N
 
     def route(self, record: OutgoingMessage) -> SegmentLane:
         return self.track_of(record.hash, record.sequence_id)
 
     def track_of(self, raw: int, sequence_id: int) -> SegmentLane:
-        """By the hash of its key, -1 for none. What `Layout.route` and `Layout.route_keyless` say, at less than half
-        their price."""
+        """The lane for a key hash, -1 without a key. Equal to `Layout.route` and `Layout.route_keyless`, at less than
+        half the cost."""
         tracks = self.tracks
         if len(tracks) == 1:
             return tracks[0]

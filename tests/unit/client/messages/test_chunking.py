@@ -16,9 +16,8 @@ from anabranch.client.messages.chunking import ChunkAssembly, CompleteMessage, e
 from anabranch.client.messages.compression import Compression
 from anabranch.client.messages.message import Message
 from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage
-from anabranch.client.producer.credits import Credits
+from anabranch.client.producer.segment_producer_state import Credits, Failed, SegmentProducerState, Stored, Transmit
 from anabranch.client.producer.segment_producer_state import Effect as LaneEffect
-from anabranch.client.producer.segment_producer_state import Failed, SegmentProducerState, Stored, Transmit
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import build_batch, build_entry, metadata, parts
 

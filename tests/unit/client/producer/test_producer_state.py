@@ -1,4 +1,4 @@
-"""A producer's lanes when segments are split and merged: every interleaving of the moments that matter, by hand.
+"""A producer's segment lanes when segments are split and merged: every interleaving of the relevant events.
 
 The brokers are the model of `tests.support.models.producer_model`; its oracle reads what they stored, ancestors first.
 """
@@ -26,19 +26,19 @@ from anabranch.model.names import TopicName
 from anabranch.model.replacement import plan_migration
 from anabranch.model.routing import MOD_N, RANGE_HIGH16, RANGE_LOW16, RingHash, Routing, key_hash
 from tests.support.models.layout_histories import applied, merge, split
-from tests.support.models.producer_model import HASHES, KEYS, MAX_BYTES, TOPIC, LanesWorld
+from tests.support.models.producer_model import HASHES, KEYS, MAX_BYTES, TOPIC, ProducerWorld
 
 REGULAR = TopicName.parse("persistent://public/default/x")
 
 
-def attached(world: LanesWorld) -> list[SegmentLane]:
+def attached(world: ProducerWorld) -> list[SegmentLane]:
     for track in list(world.lines):
         world.ask(track)
-        world.hear(track, 10)
+        world.receive(track, 10)
     return list(world.lines)
 
 
-def send_all(world: LanesWorld, rounds: int = 2) -> None:
+def send_all(world: ProducerWorld, rounds: int = 2) -> None:
     for _ in range(rounds):
         for key in KEYS[:5]:
             world.send(key)
@@ -54,8 +54,8 @@ def send_all(world: LanesWorld, rounds: int = 2) -> None:
 @pytest.mark.parametrize("cut", ["no", "before", "after"])
 def test_scenario_30_a_split_between_any_two_receipts(is_ours: bool, batch: int, layout: str, cut: str) -> None:
     for stored in range(11):
-        for heard in {0, stored // 2, stored}:
-            world = LanesWorld(batch=batch, is_ours=is_ours)
+        for received in {0, stored // 2, stored}:
+            world = ProducerWorld(batch=batch, is_ours=is_ours)
             (parent,) = attached(world)
             send_all(world)
             world.split(0)
@@ -63,7 +63,7 @@ def test_scenario_30_a_split_between_any_two_receipts(is_ours: bool, batch: int,
                 world.show(plan=True)
                 attached(world)
             world.serve(parent, stored)
-            world.hear(parent, heard)
+            world.receive(parent, received)
             if cut == "before":
                 world.cut(parent)
             world.seal(0)
@@ -73,7 +73,7 @@ def test_scenario_30_a_split_between_any_two_receipts(is_ours: bool, batch: int,
             send_all(world, 1)
             if cut == "after":
                 world.cut(parent)
-            world.hear(parent, 100)
+            world.receive(parent, 100)
             if layout == "late":
                 attached(world)
                 world.show()
@@ -86,7 +86,7 @@ def test_scenario_30_a_split_between_any_two_receipts(is_ours: bool, batch: int,
 @pytest.mark.parametrize("order", list(permutations(["seal-0", "seal-1", "hear-0", "hear-1", "show"])))
 def test_scenario_31_a_merge_in_any_order(is_ours: bool, order: tuple[str, ...]) -> None:
     for cut in (None, 0, 1):
-        world = LanesWorld(segments=2, batch=2, is_ours=is_ours)
+        world = ProducerWorld(segments=2, batch=2, is_ours=is_ours)
         parents = attached(world)
         send_all(world)
         for track in parents:
@@ -97,7 +97,7 @@ def test_scenario_31_a_merge_in_any_order(is_ours: bool, order: tuple[str, ...])
             if name == "seal":
                 world.seal(int(number))
             elif name == "hear":
-                world.hear(parents[int(number)], 5)
+                world.receive(parents[int(number)], 5)
             else:
                 world.commit()
                 world.show()
@@ -110,15 +110,15 @@ def test_scenario_31_a_merge_in_any_order(is_ours: bool, order: tuple[str, ...])
 
 @pytest.mark.parametrize("answers", list(product([True, False], repeat=3)))
 def test_scenario_32_no_duplicates_over_two_generations_and_cut_lines(answers: tuple[bool, ...]) -> None:
-    """Split, split again, merge - each while the line of every lane is cut before its receipts."""
-    world = LanesWorld(batch=2)
+    """Split, split again, merge - each while every connection is cut before its receipts."""
+    world = ProducerWorld(batch=2)
     changes: list[Callable[[], None]] = [lambda: world.split(0), lambda: world.split(1, 3), lambda: world.merge(5, 2)]
-    for change, is_heard in zip(changes, answers, strict=True):
+    for change, is_answered in zip(changes, answers, strict=True):
         for track in attached(world):
             send_all(world, 1)
             world.serve(track, 4)
-            if is_heard:
-                world.hear(track, 2)
+            if is_answered:
+                world.receive(track, 2)
         change()
         for track in list(world.lines):
             world.cut(track)
@@ -134,33 +134,33 @@ def test_scenario_32_no_duplicates_over_two_generations_and_cut_lines(answers: t
 
 def record(key: str | None, order: int, **fields: object) -> OutgoingMessage:
     hashed = -1 if key is None else HASHES[key]
-    return OutgoingMessage(order, b"x", key, hash=hashed, order=order, **fields)  # type: ignore[arg-type]  # fields of Record
+    return OutgoingMessage(order, b"x", key, hash=hashed, order=order, **fields)  # type: ignore[arg-type]  # fields of OutgoingMessage
 
 
-def lanes_on(view: TopicView) -> tuple[ProducerState, list[SegmentLane]]:
-    lanes = ProducerState(lambda: SegmentProducerState("p", Batching(max_messages=1)))
-    tracks = [effect.track for effect in lanes.viewed(view) if isinstance(effect, Open)]
+def state_on(view: TopicView) -> tuple[ProducerState, list[SegmentLane]]:
+    state = ProducerState(lambda: SegmentProducerState("p", Batching(max_messages=1)))
+    tracks = [effect.track for effect in state.viewed(view) if isinstance(effect, Open)]
     for track in tracks:
-        lanes.opened(track, MAX_BYTES, None, None if view.is_synthetic else Ancestry())
-    return lanes, tracks
+        state.opened(track, MAX_BYTES, None, None if view.is_synthetic else Ancestry())
+    return state, tracks
 
 
-def test_without_a_known_successor_everything_waits_and_the_layout_is_asked_for() -> None:
-    lanes, (parent,) = lanes_on(TopicView(TOPIC, Layout.initial(1, now_ms=0)))
-    lanes.append(record("key-0", 0, deadline=5.0))
-    assert lanes.terminated(parent) == [AskLayout()]
-    lanes.append(record("key-0", 1, deadline=6.0))
-    assert (lanes.oldest(), lanes.next_deadline()) == (0, 5.0)
-    (late,) = lanes.expire(5.5)
+def test_messages_wait_and_layout_is_requested_without_successor() -> None:
+    state, (parent,) = state_on(TopicView(TOPIC, Layout.initial(1, now_ms=0)))
+    state.append(record("key-0", 0, deadline=5.0))
+    assert state.terminated(parent) == [AskLayout()]
+    state.append(record("key-0", 1, deadline=6.0))
+    assert (state.oldest(), state.next_deadline()) == (0, 5.0)
+    (late,) = state.expire(5.5)
     assert isinstance(late, On) and isinstance(late.effects[0], Failed)
     assert isinstance(late.effects[0].error, TimedOut)
-    effects = lanes.viewed(TopicView(TOPIC, split(Layout.initial(1, now_ms=0), 0)))
+    effects = state.viewed(TopicView(TOPIC, split(Layout.initial(1, now_ms=0), 0)))
     assert [type(effect) for effect in effects] == [Open, Open, Drop]
-    assert lanes.oldest() == 1
+    assert state.oldest() == 1
 
 
-def test_children_that_a_plan_names_are_opened_in_advance_and_let_go_when_it_is_given_up() -> None:
-    world = LanesWorld()
+def test_planned_children_are_opened_early_and_dropped_on_abort() -> None:
+    world = ProducerWorld()
     attached(world)
     world.split(0)
     world.show(plan=True)
@@ -172,8 +172,8 @@ def test_children_that_a_plan_names_are_opened_in_advance_and_let_go_when_it_is_
     assert [track.segment.segment_id for track in world.lines] == [0]
 
 
-def test_a_lane_that_was_opened_in_advance_is_opened_again_when_the_parents_end_is_unclear() -> None:
-    world = LanesWorld()
+def test_early_child_is_reopened_when_parent_outcome_is_unknown() -> None:
+    world = ProducerWorld()
     (parent,) = attached(world)
     world.split(0)
     world.show(plan=True)
@@ -183,81 +183,81 @@ def test_a_lane_that_was_opened_in_advance_is_opened_again_when_the_parents_end_
     world.cut(parent)
     world.commit()
     view = TopicView(TOPIC, world.layout)
-    effects = world.lanes.viewed(view)
-    assert [type(effect) for effect in effects] == [Drop, Reopen], "what its ancestors had before is not enough"
+    effects = world.state.viewed(view)
+    assert [type(effect) for effect in effects] == [Drop, Reopen], "the ancestry of the child is older than the seal"
 
 
-def test_scenario_34_a_topic_made_again_gets_what_the_old_one_did_not_confirm() -> None:
-    lanes, (old,) = lanes_on(TopicView(TOPIC, Layout.initial(1, now_ms=0), 1))
+def test_scenario_34_recreated_topic_receives_unconfirmed_messages() -> None:
+    state, (old,) = state_on(TopicView(TOPIC, Layout.initial(1, now_ms=0), 1))
     for n in range(3):
-        lanes.append(record("key-0", n))
+        state.append(record("key-0", n))
     old.lane.receipt(0, 1, 1)
-    effects = lanes.viewed(TopicView(TOPIC, Layout.initial(1, now_ms=9), 2, generation=1))
+    effects = state.viewed(TopicView(TOPIC, Layout.initial(1, now_ms=9), 2, generation=1))
     assert [type(effect) for effect in effects] == [Drop, Open]
-    (new,) = lanes.active
+    (new,) = state.active
     assert new is not old and new.segment.segment_id == old.segment.segment_id
-    (sent,) = lanes.opened(new, MAX_BYTES, None, Ancestry())
+    (sent,) = state.opened(new, MAX_BYTES, None, Ancestry())
     assert isinstance(sent, On) and len(sent.effects) == 2
 
 
-def test_new_partitions_wait_until_the_old_ones_are_empty() -> None:
-    lanes, old = lanes_on(synthetic_view(REGULAR, 2, 0))
-    track, _ = lanes.append(record("key-0", 0))
+def test_new_partitions_wait_until_old_lanes_are_empty() -> None:
+    state, old = state_on(synthetic_view(REGULAR, 2, 0))
+    track, _ = state.append(record("key-0", 0))
     assert track is not None
-    assert lanes.viewed(synthetic_view(REGULAR, 3, 0)) == []
-    assert lanes.append(record("key-0", 1)) == (None, ())
-    assert (lanes.oldest(), lanes.is_changing) == (0, True)
+    assert state.viewed(synthetic_view(REGULAR, 3, 0)) == []
+    assert state.append(record("key-0", 1)) == (None, ())
+    assert (state.oldest(), state.is_changing) == (0, True)
     track.lane.receipt(0, 1, 1)
-    opened = [effect.track for effect in lanes.settled(track) if isinstance(effect, Open)]
-    assert len(opened) == 1 and len(list(lanes.active)) == 3
-    assert (lanes.oldest(), lanes.is_changing) == (1, False)
-    assert all(one in lanes.tracks for one in old)
+    opened = [effect.track for effect in state.settled(track) if isinstance(effect, Open)]
+    assert len(opened) == 1 and len(list(state.active)) == 3
+    assert (state.oldest(), state.is_changing) == (1, False)
+    assert all(one in state.tracks for one in old)
 
 
 def test_scenario_31_migration_keeps_keys_behind_all_partitions() -> None:
     regular = synthetic_view(REGULAR, 2, 0)
-    lanes, old = lanes_on(regular)
+    state, old = state_on(regular)
     for n, key in enumerate(KEYS):
-        lanes.append(record(key, n))
+        state.append(record(key, n))
     migrated = applied(regular.layout, plan_migration(regular.layout, now_ms=1, limits=NO_LIMITS))
-    effects = lanes.viewed(TopicView(TOPIC, migrated))
+    effects = state.viewed(TopicView(TOPIC, migrated))
     assert {type(effect) for effect in effects} == {Open, CloseRequest}
-    children = list(lanes.active)
-    lanes.opened(children[0], MAX_BYTES, None, Ancestry())
-    track, wanted = lanes.append(record(next(key for key in KEYS if not HASHES[key] & 0x8000), 99))
+    children = list(state.active)
+    state.opened(children[0], MAX_BYTES, None, Ancestry())
+    track, wanted = state.append(record(next(key for key in KEYS if not HASHES[key] & 0x8000), 99))
     assert track is children[0] and not [one for one in wanted if not isinstance(one, Stored)], "it is held"
     for one in old:
-        lanes.farewell_said(one)
+        state.close_confirmed(one)
     assert {one.lane.is_held for one in children} == {False}
     assert sum(len(one.lane.take_all()) for one in children) == len(KEYS) + 1
 
 
-def test_an_error_of_one_lane_is_told_and_later_messages_for_it_are_refused() -> None:
-    lanes, (track,) = lanes_on(TopicView(TOPIC, Layout.initial(1, now_ms=0)))
-    lanes.append(record("key-0", 0))
-    (failed,) = lanes.failed(track, NotAuthorized("no"))
+def test_lane_error_fails_its_messages_and_later_appends() -> None:
+    state, (track,) = state_on(TopicView(TOPIC, Layout.initial(1, now_ms=0)))
+    state.append(record("key-0", 0))
+    (failed,) = state.failed(track, NotAuthorized("no"))
     assert isinstance(failed, On) and isinstance(failed.effects[0], Failed)
     with pytest.raises(NotAuthorized):
-        lanes.append(record("key-0", 1))
+        state.append(record("key-0", 1))
 
 
-def test_closing_fails_what_is_left_wherever_it_is() -> None:
-    world = LanesWorld()
+def test_close_fails_messages_of_all_lanes() -> None:
+    world = ProducerWorld()
     (parent,) = attached(world)
     send_all(world, 1)
     world.serve(parent, 2)
     world.split(0)
     world.change()
     send_all(world, 1)
-    world.perform(world.lanes.close(Closed("x")))
+    world.perform(world.state.close(Closed("x")))
     assert len(world.stored) + len([one for one in world.failures if isinstance(one, Closed)]) > 0
-    assert world.lanes.oldest() == float("inf")
+    assert world.state.oldest() == float("inf")
 
 
-# -- lineage
+# -- ancestry
 
 
-def test_what_the_ancestors_have_is_decided_by_range_and_sequence_id() -> None:
+def test_ancestry_has_by_hash_range_and_sequence_id() -> None:
     low, high = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)
     ancestry = Ancestry([Ancestor(1, low, 10, RingHash.LOW16), Ancestor(2, high, 20, RingHash.LOW16)])
     below = next(key for key in KEYS if not HASHES[key] & 0x8000)
@@ -267,36 +267,36 @@ def test_what_the_ancestors_have_is_decided_by_range_and_sequence_id() -> None:
     assert not Ancestry().has(record(below, 0))
 
 
-def test_keyless_messages_and_partitions_find_their_ancestor() -> None:
+def test_ancestry_has_keyless_messages_and_partitions() -> None:
     halves = (HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF))
-    ring = Ancestry(Ancestor(i, half, 100 * i, RingHash.LOW16) for i, half in enumerate(halves))
-    assert {ring.has(record(None, n)) for n in range(1, 100)} == {True, False}
+    router = Ancestry(Ancestor(i, half, 100 * i, RingHash.LOW16) for i, half in enumerate(halves))
+    assert {router.has(record(None, n)) for n in range(1, 100)} == {True, False}
     modulo = Ancestry(Ancestor(i, half, 100 * i, None) for i, half in enumerate(halves))
     assert [modulo.has(record(None, n)) for n in (1, 2, 3)] == [True, False, True]
     assert [modulo.has(record("key-0", 50))] == [(HASHES["key-0"] & 0x7FFFFFFF) % 2 == 1]
 
 
-def test_successors_follow_seals_in_a_row_and_leave_out_what_does_not_fit() -> None:
+def test_successors_apply_consecutive_seals_and_skip_misfits() -> None:
     first = Layout.initial(2, now_ms=0)
     second = split(first, 0)
     third = split(second, 2)
     fourth = merge(third, 4, 5)
-    heard = {0: [second[2], second[3]], 2: [third[4], third[5]], 4: [fourth[6]], 5: [fourth[6]]}
-    assert {one.segment_id for one in successors(first, heard).active} == {1, 3, 6}
+    received = {0: [second[2], second[3]], 2: [third[4], third[5]], 4: [fourth[6]], 5: [fourth[6]]}
+    assert {one.segment_id for one in successors(first, received).active} == {1, 3, 6}
     assert successors(first, {2: [third[4], third[5]]}).active == first.active
     assert successors(first, {0: [third[4]]}).active == first.active, "a gap"
 
 
 @pytest.mark.parametrize("routing", [RANGE_LOW16, RANGE_HIGH16, MOD_N])
-def test_the_ring_routes_as_the_layout_says(routing: Routing) -> None:
+def test_router_routes_like_the_layout(routing: Routing) -> None:
     layout = replace(split(Layout.initial(3, now_ms=0), 1, ways=4), routing=routing)
     tracks = {
         one.segment_id: SegmentLane(one, SegmentProducerState("p", Batching()), one.hash_range) for one in layout.active
     }
     starts = tuple(one.hash_range.start for one in layout.active)
-    ring = SegmentRouter(tuple(tracks[one.segment_id] for one in layout.active), layout.routing, starts)
+    router = SegmentRouter(tuple(tracks[one.segment_id] for one in layout.active), layout.routing, starts)
     for n in range(500):
         raw = key_hash(f"key-{n}")
         keyed = OutgoingMessage(n, b"", f"key-{n}", hash=raw)
-        assert ring.route(keyed).segment == layout.route(raw)
-        assert ring.route(OutgoingMessage(n, b"")).segment == layout.route_keyless(n)
+        assert router.route(keyed).segment == layout.route(raw)
+        assert router.route(OutgoingMessage(n, b"")).segment == layout.route_keyless(n)

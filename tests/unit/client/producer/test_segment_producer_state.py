@@ -1,4 +1,4 @@
-"""The producer lane: calls in, effects out."""
+"""The state of a segment producer: calls in, effects out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BY_THREE = Batching(max_messages=3)
 
 
 def record(n: int, **fields: object) -> OutgoingMessage:
-    return OutgoingMessage(n, b"%d" % n, **fields)  # type: ignore[arg-type]  # fields of Record, by name
+    return OutgoingMessage(n, b"%d" % n, **fields)  # type: ignore[arg-type]  # fields of OutgoingMessage, by name
 
 
 def sent(effects: object) -> list[list[int]]:
@@ -42,7 +42,7 @@ def opened(batching: Batching = ONE_BY_ONE, **options: int) -> SegmentProducerSt
     return lane
 
 
-def test_a_full_batch_goes_out_at_once_and_a_small_one_when_it_is_due() -> None:
+def test_full_batch_is_sent_at_once_and_small_one_when_due() -> None:
     lane = opened(BY_THREE)
     assert list(lane.append(record(0))) == [Arm(0)]
     assert list(lane.append(record(1))) == []
@@ -53,14 +53,14 @@ def test_a_full_batch_goes_out_at_once_and_a_small_one_when_it_is_due() -> None:
     assert list(lane.flush()) == []
 
 
-def test_a_batch_ends_before_it_would_be_too_large() -> None:
+def test_batch_is_sealed_before_it_exceeds_its_limit() -> None:
     lane = opened(Batching(max_bytes=300))
     lane.append(OutgoingMessage(0, b"x" * 150))
     assert sent(lane.append(OutgoingMessage(1, b"x" * 100))) == [[0]]
     assert sent(lane.append(OutgoingMessage(2, b"x" * 500))) == [[1], [2]]
 
 
-def test_messages_join_an_open_batch_and_no_other() -> None:
+def test_join_accepts_messages_only_with_an_open_batch() -> None:
     lane = opened(BY_THREE)
     assert lane.join(b"0", None, 0, 0, "ticket 0", 65) is None, "there is none"
     first = record(1, order=1, ticket="ticket 1", publish_time_ms=7, deadline=9.0)
@@ -83,7 +83,7 @@ def test_messages_join_an_open_batch_and_no_other() -> None:
     assert lane.join(b"4", None, 4, 4, None, 65) is None, "a full batch is none that is open"
 
 
-def test_what_joined_a_batch_can_be_taken_out_as_records() -> None:
+def test_joined_messages_can_be_taken_as_records() -> None:
     lane = opened(Batching(max_messages=10))
     lane.append(record(0, properties={"a": "b"}, deadline=5.0, publish_time_ms=3))
     lane.join(b"one", "key", 1, 1, "ticket", 70)
@@ -97,7 +97,7 @@ def test_what_joined_a_batch_can_be_taken_out_as_records() -> None:
     assert isinstance(late, Failed) and [one.ticket for one in late.records] == [None, "ticket"]
 
 
-def test_receipts_come_in_order_and_late_ones_are_ignored() -> None:
+def test_receipts_are_in_order_and_late_ones_are_ignored() -> None:
     lane = opened()
     first, second = record(0), record(1)
     lane.append(first)
@@ -111,7 +111,7 @@ def test_receipts_come_in_order_and_late_ones_are_ignored() -> None:
     assert lane.is_idle
 
 
-def test_after_a_loss_everything_goes_out_again_in_order_as_the_same_bytes() -> None:
+def test_entries_are_sent_again_in_order_with_same_bytes_after_loss() -> None:
     lane = opened(BY_THREE)
     first = [effect for n in range(6) for effect in lane.append(record(n)) if isinstance(effect, Transmit)]
     lane.append(record(6))
@@ -123,14 +123,14 @@ def test_after_a_loss_everything_goes_out_again_in_order_as_the_same_bytes() -> 
     assert isinstance(again[0], Transmit) and again[0].entry is first[1].entry
 
 
-def test_the_window_bounds_what_is_in_flight_but_lets_one_through() -> None:
+def test_window_bounds_in_flight_bytes_but_allows_one_entry() -> None:
     lane = opened(in_flight_bytes_max=1)
     assert sent(lane.append(record(0))) == [[0]]
     assert sent(lane.append(record(1))) == []
     assert sent(lane.receipt(0, 1, 1)) == [[1]]
 
 
-def test_deadlines_fail_the_oldest_and_their_receipts_are_ignored() -> None:
+def test_expire_fails_the_oldest_and_ignores_their_receipts() -> None:
     lane = opened()
     for n in range(3):
         lane.append(record(n, deadline=10.0 + n))
@@ -143,7 +143,7 @@ def test_deadlines_fail_the_oldest_and_their_receipts_are_ignored() -> None:
     assert list(lane.expire(99)) == []
 
 
-def test_a_refused_message_fails_alone_a_terminated_topic_fails_all() -> None:
+def test_refused_message_fails_alone_terminated_topic_fails_all() -> None:
     lane = opened()
     for n in range(3):
         lane.append(record(n))
@@ -156,7 +156,7 @@ def test_a_refused_message_fails_alone_a_terminated_topic_fails_all() -> None:
         lane.append(record(3))
 
 
-def test_closing_fails_what_is_left_in_order() -> None:
+def test_close_fails_pending_messages_in_order() -> None:
     lane = SegmentProducerState("p", BY_THREE)
     for n in range(5):
         lane.append(record(n))
@@ -165,7 +165,7 @@ def test_closing_fails_what_is_left_in_order() -> None:
     assert lane.is_idle and lane.oldest() == float("inf")
 
 
-def test_too_large_is_told_before_anything_is_taken() -> None:
+def test_too_large_message_is_refused_without_change() -> None:
     lane = SegmentProducerState("p", BY_THREE)
     lane.opened(message_bytes_max=1000)
     with pytest.raises(MessageTooLarge):
@@ -173,14 +173,14 @@ def test_too_large_is_told_before_anything_is_taken() -> None:
     assert lane.is_idle
 
 
-def test_a_delayed_message_has_an_entry_of_its_own_in_its_place() -> None:
+def test_delayed_message_is_a_separate_entry_in_its_place() -> None:
     lane = opened(BY_THREE)
     lane.append(record(0))
     assert sent(lane.append(record(1, deliver_at_ms=5))) == [[0], [1]]
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_an_entry_reads_back_as_it_was_written(count: int) -> None:
+def test_entry_decodes_to_what_was_encoded(count: int) -> None:
     records = [
         OutgoingMessage(7, b"one", "k", {"a": "b"}, event_time_ms=9, publish_time_ms=3),
         OutgoingMessage(9, b"two", b"\xff\x00"),
@@ -199,14 +199,14 @@ def test_an_entry_reads_back_as_it_was_written(count: int) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "", "customer-1", "日本語" * 60])
-def test_the_short_way_writes_what_protobuf_writes(key: str | None) -> None:
+def test_codec_writes_the_same_bytes_as_protobuf(key: str | None) -> None:
     entry: Entry = sealed([OutgoingMessage(300, b"x" * 200, key), OutgoingMessage(301, b"", key)], EntryFormat("p"))
     for n, one in enumerate(split_batch(entry.data)):
         expected = pb.SingleMessageMetadata(payload_size=0 if n else 200, sequence_id=300 + n, partition_key=key)
         assert one.metadata == expected
 
 
-def test_a_loss_empties_the_window() -> None:
+def test_loss_empties_the_window() -> None:
     lane = opened(in_flight_bytes_max=300)
     effects = [effect for n in range(4) for effect in lane.append(OutgoingMessage(n, b"x" * 80))]
     before = sent(effects)
@@ -215,7 +215,7 @@ def test_a_loss_empties_the_window() -> None:
     assert sent(lane.opened()) == before
 
 
-def test_receipts_of_a_producer_that_the_broker_closed_count_until_there_is_a_new_one() -> None:
+def test_late_receipts_count_until_the_producer_is_reopened() -> None:
     lane = opened()
     for n in range(4):
         lane.append(record(n))
