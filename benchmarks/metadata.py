@@ -2,7 +2,7 @@
 
 Each figure is measured against its floor or peer in one run, servers included. The latency of change events is measured
 on all five stores.
-The modules named here say what they expect; each prints its own figures too.
+Each module imported here documents its expected figures and can run alone.
 """
 
 from __future__ import annotations

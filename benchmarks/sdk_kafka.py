@@ -27,7 +27,7 @@ PEER = "confluent-kafka"
 
 @dataclass
 class KafkaSide:
-    """One role of `kafka_clients`, again and again; every time on a topic of its own."""
+    """Measures one role of `kafka_clients` repeatedly, each time on a new topic."""
 
     server: Cluster
     role: str
@@ -36,7 +36,7 @@ class KafkaSide:
     server_cpu_us: list[float] = field(default_factory=list)
 
     def warm_up(self) -> None:
-        """A server in Java is slow until it has compiled itself, which is not what is compared."""
+        """Warm up the JVM of the server: its compilation is not part of the comparison."""
         self._worked(self.role, "warm-up")
 
     def _worked(self, role: str, topic: str) -> Taken:

@@ -6,10 +6,10 @@ acknowledge. The SDK in Python needs about 2.7 µs to send, 3.5 µs with the res
 (2.2 µs with the codec in C): 1.6 ×, 5 ×, 1.1 ×. Bulk calls have a fixed price per entry of 1,000 messages, some 30 µs,
 and per message that of the codec and of moving the bytes: 1 µs in Python, 0.2 µs in C, so 3 × and 15 ×.
 
-What each side does is said in `sdk_clients`. Sides take turns; each works in a process of its own, the broker in
-another, and all of them share the cores. So every comparison has a second line: CPU time per message of client *and*
-broker, SDK against wheel. With other work on the machine it says more than messages per second, because there a client
-with more threads (the wheel has several, the SDK one) is given more of it.
+`benchmarks.sdk.clients` describes the work of each side. Sides take turns, each in a separate process; the broker is
+another process, and all share the cores. Each comparison has a second line with the CPU time per message of client
+*and* broker, SDK against wheel. On a busy machine it is more reliable than messages per second, because a client with
+more threads gets a larger share of the cores (the wheel has several threads, the SDK one).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WHEEL_MESSAGES, WHEEL_RESULTS = 300_000, 100_000
 
 @dataclass
 class Side:
-    """One role, measured again and again; every time on a topic of its own."""
+    """Measures one role repeatedly, each time on a new topic."""
 
     broker: BrokerProcess
     role: str
@@ -63,7 +63,7 @@ class Side:
 
 
 class Taken(NamedTuple):
-    """What the work took: time, CPU time of the client, and CPU time of the server meanwhile."""
+    """Elapsed time, CPU time of the client and CPU time of the server."""
 
     seconds: float
     cpu_s: float
@@ -79,7 +79,7 @@ def worked(
     server_cpu_s: Callable[[], float] = lambda: 0.0,
     module: str = "benchmarks.sdk.clients",
 ) -> Taken:
-    """One client process that does its work."""
+    """Runs one client process."""
     command = [sys.executable, "-m", module, role, url, topic, str(count)]
     environment = {**os.environ, "ANABRANCH_CODEC": codec}
     before = 0.0

@@ -6,7 +6,7 @@ batches the broker needs about 1 µs: 0.1. Without batches (shown beside it) the
 
     python -m benchmarks.broker.stock_client produce|consume URL TOPIC COUNT batched|single
 
-Each is a process of its own; `run` starts them.
+`run` starts each role in a separate process.
 """
 
 from __future__ import annotations

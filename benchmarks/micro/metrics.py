@@ -49,7 +49,7 @@ class Probe:
 
 
 async def scrape(url: str) -> dict[str, float]:
-    """One scrape by a process of its own."""
+    """One scrape by a separate process."""
     client = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, url, stdout=asyncio.subprocess.PIPE)
     probe = Probe()
     watching = asyncio.get_running_loop().create_task(probe.run())

@@ -1,9 +1,8 @@
-"""Why a send waited: the load of `benchmarks.sdk_split`, and for every send whose receipt took too long what happened
-in the client and in the broker meanwhile. `python -m benchmarks.sdk.split_outliers [--topics 10] [--slower-than 40]`.
+"""Explains slow sends under the load of `benchmarks.sdk_split`: for each late receipt, the events in the client and in
+the broker during the wait. `python -m benchmarks.sdk.split_outliers [--topics 10] [--slower-than 40]`.
 
-What is left of a wait when the moments are taken off in which an event loop stood still or the disk was at work is
-`unexplained`: the machine is not blamed blindly, nor its load taken for a fault of ours. Shown are the waits that are
-still too long then; `--all` shows every one.
+`unexplained` is the wait minus the intervals in which an event loop stalled or the disk was busy. It separates load of
+the machine from faults of the code. Waits with a long unexplained part are shown; `--all` shows every wait.
 """
 
 from __future__ import annotations

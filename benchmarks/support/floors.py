@@ -1,4 +1,4 @@
-"""Floors that need a process of their own: what a peer without topics and storage, or without Python in between, gives.
+"""Floors that need a separate process: peers without topics and storage, or without Python in the data path.
 
     python -m benchmarks.support.floors connection | runs | receipts | synced FILE | file FILE ENTRY_BYTES
 

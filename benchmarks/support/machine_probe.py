@@ -1,9 +1,9 @@
-"""What the machine itself does meanwhile: a bare process that sleeps a little, writes a block and syncs it, again and
-again. How late it wakes up is the scheduler's, how long a sync takes is the disk's; nothing of ours is in it.
+"""Noise of the machine during a measurement: a bare process that repeatedly sleeps, writes a block and syncs it. Its
+wake-up delay shows the load of the scheduler, and the time of a sync the load of the disk. It runs no broker code.
 
-Every other block is written where one was before, every other one makes its file longer: then the sync waits for the
-file system's journal too, and for whatever others have put into it. `with Probe(directory) as probe: …`, afterwards
-`probe.rows` and `probe.worst`. Fifty syncs a second do not disturb what is measured beside it.
+Every second block extends its file, so its sync also waits for the file system's journal, including writes of other
+processes; the others overwrite an earlier block. Use `with Probe(directory) as probe: …`, then `probe.rows` and
+`probe.worst`. Fifty syncs a second do not disturb the measurement.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Probe:
             self.rows.append(Look(at, late_ms, sync_ms, bool(grew)))
 
     def worst(self, since: float, until: float) -> Worst:
-        """What was under way in that time."""
+        """The longest delays in that interval."""
         some = [one for one in self.rows if since <= one.at and one.at - one.sync_ms / 1000 <= until]
         return Worst(
             max((one.late_ms for one in some), default=0.0),

@@ -1,7 +1,7 @@
-"""What a benchmark answers: figures of several rounds, measured side by side, and the ratio that counts.
+"""Results of a benchmark: figures of several rounds, measured side by side, and their ratio.
 
-Absolute numbers of a shared machine mean little, so every measure has a floor or a peer that is measured next to it,
-round by round; the ratio is the median of the rounds' ratios. Knows nothing of brokers.
+Absolute numbers of a shared machine mean little. Each measure therefore has a floor or a peer, measured in the same
+rounds. The ratio is the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One row of the table. Without a floor the figure itself is held against the goal."""
+    """One row of the table. Without a floor the figure itself is compared with the goal."""
 
     name: str
     title: str
@@ -116,7 +116,7 @@ Run = Callable[[Scene], list[Outcome]]
 
 
 class Failed(RuntimeError):
-    """A measure came to no end. The text is for people, the logs are worth keeping."""
+    """A measure failed. The text is shown, and the logs are kept."""
 
     def __init__(self, text: str, logs: Sequence[Path] = ()) -> None:
         super().__init__(text)
@@ -140,7 +140,7 @@ def process_cpu_seconds(pid: int) -> float:
 
 
 def family_cpu_seconds(pid: int) -> float:
-    """The same of a process and all that come from it and are there now."""
+    """The same for a process and its live descendants."""
     children: dict[int, list[int]] = {}
     used: dict[int, float] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -165,7 +165,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def short(value: float) -> str:
-    """Three digits that matter."""
+    """The value with three significant digits."""
     if value >= 1000:
         return f"{value:,.0f}".replace(",", " ")
     return f"{value:.3g}"

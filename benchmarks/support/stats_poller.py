@@ -1,4 +1,4 @@
-"""A client that asks for a topic's stats fifty times a second, in a process of its own; open loop, with percentiles.
+"""Requests the stats of a topic at a fixed rate from a separate process (open loop) and reports latencies.
 
 python -m benchmarks.support.stats_poller URL PATH RATE
 

@@ -1,7 +1,7 @@
-"""When certain calls begin and end, in this process: for traces of things that happen once and pass through many hands.
+"""Time marks at the begin and end of chosen calls in this process, for traces of an operation across components.
 
 `time.perf_counter` counts from the same moment in every process of a machine, so marks of a broker and of its clients
-can be laid side by side. Costs about a microsecond per mark; only for benchmarks. Knows nothing of what is marked.
+can be merged. A mark costs about a microsecond. Only for benchmarks.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Marks:
         gc.callbacks.append(tell)
 
     async def watch_loop(self, process: str, longer_than_s: float = 0.01) -> None:
-        """For ever: moments at which the event loop did not run for so long; the load of the machine counts too."""
+        """Marks stalls of the event loop until cancelled. The load of the machine is included."""
         while True:
             before = time.perf_counter()
             await asyncio.sleep(0.001)

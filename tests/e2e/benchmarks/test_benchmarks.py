@@ -52,7 +52,7 @@ def test_goals() -> None:
     assert at_least(0.5).is_met(0.5) and not at_least(0.5).is_met(0.49)
 
 
-def test_sides_take_turns_in_turned_order() -> None:
+def test_sides_take_turns_in_alternating_order() -> None:
     calls: list[str] = []
 
     def side(name: str, value: float) -> float:
@@ -63,6 +63,6 @@ def test_sides_take_turns_in_turned_order() -> None:
     assert calls == ["a", "b", "b", "a"]
 
 
-def test_the_table_names_what_was_missed() -> None:
+def test_table_marks_missed_goals() -> None:
     lines = list(table([outcome((1.0,), (4.0,))]))
     assert "title" in lines[1] and "0.25" in lines[1] and lines[1].endswith("MISSED")

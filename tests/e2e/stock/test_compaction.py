@@ -163,7 +163,7 @@ def test_single_acknowledgements_pass_what_was_removed(client: pulsar.Client, re
     eventually(lambda: rest.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0, what="the backlog is gone")
 
 
-def test_what_is_held_is_delivered_again(client: pulsar.Client, rest: Rest, topic: str) -> None:
+def test_unacknowledged_messages_are_redelivered(client: pulsar.Client, rest: Rest, topic: str) -> None:
     put(client, topic, *((f"k{n % 3}", b"%d" % n) for n in range(12)))
     compact(rest, topic)
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST, is_read_compacted=True)

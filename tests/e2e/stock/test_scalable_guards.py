@@ -45,7 +45,7 @@ def taken(broker: BrokerProcess) -> str:
     ],
     ids=["producer", "consumer", "reader", "partition"],
 )
-def test_the_stock_client_is_told_at_once(
+def test_stock_client_is_refused_on_a_scalable_topic(
     client: pulsar.Client, taken: str, attempt: Callable[[pulsar.Client, str], Any]
 ) -> None:
     with pytest.raises(pulsar.TopicNotFound):

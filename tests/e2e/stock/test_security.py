@@ -318,7 +318,7 @@ def test_a_grant_on_a_partitioned_topic_covers_its_partitions(guarded: Guarded, 
     assert isinstance(refused(client, f"persistent://{namespace}/q"), pulsar.AuthorizationError)
 
 
-def test_a_subscription_of_somebody_else(guarded: Guarded, connect: NewClient) -> None:
+def test_subscription_with_grants_refuses_other_roles(guarded: Guarded, connect: NewClient) -> None:
     namespace = guarded.namespace(app=["consume"], auditor=["consume"])
     path = f"/admin/v2/namespaces/{namespace}/permissions/subscription/audit"
     assert guarded.admin("POST", path, ["auditor"])[0] == 204
@@ -329,7 +329,7 @@ def test_a_subscription_of_somebody_else(guarded: Guarded, connect: NewClient) -
     connect(guarded.process.service_url, token("auditor")).subscribe(f"{namespace}/t", "audit")
 
 
-def test_a_pattern_finds_only_where_it_may_look(guarded: Guarded, connect: NewClient) -> None:
+def test_pattern_finds_only_authorized_topics(guarded: Guarded, connect: NewClient) -> None:
     import re
 
     namespace = guarded.namespace(app=["produce", "consume"])

@@ -37,7 +37,7 @@ class Crowd:
         )
 
     def leave(self) -> None:
-        """Close one, with whatever it still holds."""
+        """Close one consumer; its unacknowledged messages are redelivered."""
         self._members.pop(self._dice.randrange(len(self._members))).close()
         self.leavers += 1
 

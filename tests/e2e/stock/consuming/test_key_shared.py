@@ -116,7 +116,7 @@ def test_overlapping_sticky_ranges_are_refused(client: pulsar.Client, topic: str
         )
 
 
-def test_sticky_hole_holds_messages_until_somebody_covers_it(client: pulsar.Client, topic: str) -> None:
+def test_uncovered_sticky_range_holds_messages_until_covered(client: pulsar.Client, topic: str) -> None:
     low = client.subscribe(
         topic,
         "s",
@@ -188,7 +188,7 @@ def test_crash_of_a_holder_keeps_order_per_key(broker: BrokerProcess, client: pu
     assert by_key(seen) == expected
 
 
-def test_out_of_order_option_does_not_block_the_newcomer(client: pulsar.Client, topic: str) -> None:
+def test_out_of_order_option_does_not_block_a_new_consumer(client: pulsar.Client, topic: str) -> None:
     policy = Policy(allow_out_of_order_delivery=True)
     old = client.subscribe(topic, "s", KEY_SHARED, initial_position=EARLIEST, key_shared_policy=policy)
     publish_keyed(client, topic, 5)

@@ -62,7 +62,7 @@ def test_unacked_messages_come_back(client: pulsar.Client, topic: str, kind: pul
     assert receive_data(client.subscribe(topic, "s", kind), 10) == values
 
 
-def test_subscription_keeps_backlog_while_nobody_listens(client: pulsar.Client, topic: str) -> None:
+def test_subscription_keeps_backlog_without_consumers(client: pulsar.Client, topic: str) -> None:
     client.subscribe(topic, "s").close()
     values = payloads(50)
     send_pipelined(client.create_producer(topic), values)
@@ -140,7 +140,7 @@ def test_mixed_types_are_refused(
         client.subscribe(topic, "s", second)
 
 
-def test_type_may_change_when_nobody_is_connected(client: pulsar.Client, topic: str) -> None:
+def test_type_may_change_without_connected_consumers(client: pulsar.Client, topic: str) -> None:
     client.subscribe(topic, "s", SHARED, initial_position=EARLIEST).close()
     client.create_producer(topic).send(b"x")
     assert receive_data(client.subscribe(topic, "s", FAILOVER), 1) == [b"x"]
@@ -155,7 +155,9 @@ def test_shared_consumers_split_the_work(client: pulsar.Client, other_client: pu
     assert min(map(len, received)) >= 30, [len(each) for each in received]
 
 
-def test_shared_hands_over_what_a_leaver_held(client: pulsar.Client, other_client: pulsar.Client, topic: str) -> None:
+def test_shared_redelivers_unacked_messages_of_a_closed_consumer(
+    client: pulsar.Client, other_client: pulsar.Client, topic: str
+) -> None:
     holder = client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
     values = payloads(40)
     send_pipelined(client.create_producer(topic), values)

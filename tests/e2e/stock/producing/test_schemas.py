@@ -149,7 +149,7 @@ def versions(rest: Rest, topic: str) -> list[int]:
 
 @pytest.fixture
 def namespace(rest: Rest) -> str:
-    """A namespace of this test, for policies of its own."""
+    """A new namespace, so that a test can set policies."""
     name = f"public/s-{uuid.uuid4().hex[:10]}"
     rest.create_namespace(name)
     return name
@@ -313,7 +313,7 @@ def test_types_do_not_mix(client: pulsar.Client, topic: str) -> None:
             client.subscribe(topic, "s", schema=other)
 
 
-def test_definitions_that_are_none(client: pulsar.Client, rest: Rest, topic: str) -> None:
+def test_invalid_definitions_are_refused(client: pulsar.Client, rest: Rest, topic: str) -> None:
     for definition in ('{"type": "zzz"}', "no json", ""):
         with pytest.raises(pulsar.IncompatibleSchema):
             client.create_producer(topic, schema=RawSchema(_pulsar.SchemaType.AVRO, definition))
@@ -444,7 +444,9 @@ def test_versions_survive_a_restart(private_broker: BrokerProcess, topic: str) -
     client.close()
 
 
-def test_an_heir_to_the_topic_has_its_version(client: pulsar.Client, other_client: pulsar.Client, topic: str) -> None:
+def test_waiting_exclusive_producer_keeps_its_schema_version(
+    client: pulsar.Client, other_client: pulsar.Client, topic: str
+) -> None:
     """A producer that waited for exclusive access sends under the version of its own schema."""
     item, later, _ = first_versions()
     consumer = client.subscribe(topic, "s", schema=AvroSchema(later))  # version 0 is the later one
@@ -539,7 +541,7 @@ def test_deletion_goes_on_counting(client: pulsar.Client, rest: Rest, topic: str
     assert version_of(receive_all(consumer, 1)[0]) == 2
 
 
-def test_a_topic_takes_its_schema_with_it(client: pulsar.Client, rest: Rest, topic: str) -> None:
+def test_deleting_a_topic_deletes_its_schema(client: pulsar.Client, rest: Rest, topic: str) -> None:
     client.create_producer(topic, schema=StringSchema()).close()
     path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}"
     eventually(lambda: rest.call("DELETE", path)[0] == 204, what="deletion")

@@ -48,7 +48,7 @@ def test_lines_are_bounded_and_the_first_and_last_stay() -> None:
     assert gist("") == ""
 
 
-def test_the_last_words_of_a_log(tmp_path: Path) -> None:
+def test_last_lines_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "kafka1.log"
     log.write_text("".join(f"line {number}\n" for number in range(100_000)) + "WARN first\n\tat frame\nERROR second\n")
     *earlier, first, second = last_words(log).splitlines()
@@ -56,7 +56,7 @@ def test_the_last_words_of_a_log(tmp_path: Path) -> None:
     assert [first, second] == ["WARN first", "ERROR second"]
 
 
-def test_a_session_that_ends_is_a_short_error(tmp_path: Path) -> None:
+def test_session_that_exits_is_reported_in_one_line(tmp_path: Path) -> None:
     log = tmp_path / "side.log"
     with Side(log, {}, python="false") as side, pytest.raises(SideFailed, match="read: ") as found:
         side("read")
