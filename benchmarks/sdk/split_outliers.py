@@ -40,7 +40,7 @@ def install(marks: Marks) -> None:
     marks.watch(lane_runner.SegmentProducer, "attach", lambda self, _: f"client: PRODUCER {_segment(self)}")
     marks.watch(lane_runner.SegmentProducer, "reopen", lambda self: f"client: reopens {_segment(self)}")
     marks.watch(
-        lane_runner.SegmentProducer, "say_farewell", lambda self: f"client: closes producer of {_segment(self)}"
+        lane_runner.SegmentProducer, "request_close", lambda self: f"client: closes producer of {_segment(self)}"
     )
     marks.watch(lane_runner.SegmentProducer, "drop", lambda self: f"client: drops {_segment(self)}")
     marks.watch(attachment.ReconnectLoop, "lose", lambda _, error, **more: f"client: lost: {error.reason} {more}")

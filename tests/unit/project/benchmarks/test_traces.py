@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from benchmarks.sdk import traced_broker
+import pytest
+
+from anabranch.client.config import Backoff
+from benchmarks.sdk import split_outliers, traced_broker
 from benchmarks.support.time_marks import Marks
 
 
@@ -18,8 +21,18 @@ class NameCheck:
         if not hasattr(owner, name):
             self.missing.append(f"{owner.__name__}.{name}")
 
+    def watch_collector(self, process: str) -> None:
+        pass
+
 
 def test_traced_broker_watches_only_existing_methods() -> None:
     check = NameCheck()
     traced_broker.install(cast(Marks, check))
+    assert check.missing == []
+
+
+def test_split_outliers_watches_only_existing_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff, "delay", Backoff.delay)  # restores the method that `install` replaces
+    check = NameCheck()
+    split_outliers.install(cast(Marks, check))
     assert check.missing == []
