@@ -18,8 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from anabranch.broker.name_generator import NameGenerator
-from anabranch.broker.services import Address, Services
+from anabranch.broker.services import Address, NameGenerator, Services
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.broker.wire.server import SCRATCH_BYTES
 from anabranch.protocol import entry, replies

@@ -8,10 +8,9 @@ It must not know the REST interface, the command line, or how a node wires its p
 | `client_connection` | port to a client's connection, for producers, consumers and topics |
 | `close_notifications` | CLOSE_PRODUCER and CLOSE_CONSUMER frames that wait until the new owner serves the topic |
 | `errors` | errors of serving, each with a stable code |
-| `name_generator` | unique names for producers, consumers and schemas |
 | `peers` | port to the other brokers of the cluster |
 | `placement` | port: which broker serves which topic |
-| `services` | the parts of the broker that a connection is given |
+| `services` | the parts of the broker that a connection is given; names for producers, consumers, schemas |
 | `settings` | settings of serving |
 | `token_bucket` | rate limits as token buckets |
 | `wire` | the binary protocol: one connection and its commands |

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 
 from anabranch.broker.catalog.catalog import Catalog
-from anabranch.broker.name_generator import NameGenerator
 from anabranch.broker.peers import BrokerPeers
 from anabranch.broker.placement import Address, EverythingHere, Placement
 from anabranch.broker.schemas.registry import SchemaRegistry
@@ -16,9 +16,30 @@ from anabranch.controller.interface import ScalableTopics
 from anabranch.runtime.clock import Clock
 from anabranch.security.access_control import AccessControl
 
-__all__ = ["SERVER_VERSION", "Address", "Services"]
+__all__ = ["SERVER_VERSION", "Address", "NameGenerator", "Services"]
 
 SERVER_VERSION = "Anabranch 0.1"
+
+
+class NameGenerator:
+    """Names for producers and consumers that bring none, and for stored schemas.
+
+    Names are never reused, because deduplication and takeover go by name. The prefix is new at every start of a broker.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._numbers = count()
+
+    def producer(self) -> str:
+        return f"{self._prefix}-{next(self._numbers)}"
+
+    def consumer(self) -> str:
+        return f"{self._prefix}-c{next(self._numbers)}"
+
+    def schema(self) -> str:
+        """The key of one schema definition."""
+        return f"{self._prefix}-s{next(self._numbers)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,9 @@ from anabranch.broker.admin.brokers import BrokersAdmin
 from anabranch.broker.admin.namespace_rules import ScalableRules
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.service import BrokerAdmin
-from anabranch.broker.name_generator import NameGenerator
 from anabranch.broker.placement import EverythingHere, Placement
 from anabranch.broker.schemas.registry import SchemaRegistry
-from anabranch.broker.services import Services
+from anabranch.broker.services import NameGenerator, Services
 from anabranch.broker.topic_registry.factory import SegmentSupport
 from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.broker.wire.server import BrokerServer

@@ -6,9 +6,9 @@ from itertools import count
 from typing import Any
 
 from anabranch.broker.catalog.catalog import Catalog
-from anabranch.broker.name_generator import NameGenerator
 from anabranch.broker.schemas.registry import SchemaRegistry
 from anabranch.broker.schemas.settings import SchemaSettings
+from anabranch.broker.services import NameGenerator
 from anabranch.metadata.interface import MetadataStore
 from anabranch.runtime.clock import Clock
 from tests.support.in_memory.simulated_disk import SimBlocking

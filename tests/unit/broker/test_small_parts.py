@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.name_generator import NameGenerator
 from anabranch.broker.publish.producer import Window
+from anabranch.broker.services import NameGenerator
 from anabranch.broker.stats.topic_stats import merged
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.broker.subscription.entry_metadata import batch_size_of, deliver_at_of, slot_of

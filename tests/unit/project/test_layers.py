@@ -50,13 +50,6 @@ PORTS = {  # broker and controller meet only through the ports that the controll
     "broker": ("anabranch.controller.segment_host", "anabranch.controller.interface"),
     "rest": ("anabranch.controller.interface",),
 }
-PENDING: dict[str, frozenset[str]] = {
-    "layers": frozenset({}),
-    "length": frozenset(),
-    "siblings": frozenset(),
-    "table": frozenset(),
-}
-"""Known violations, by rule. The change that removes a violation removes its entry."""
 CLOCK_CALLS = {
     ("time", "time"),
     ("time", "time_ns"),
@@ -199,14 +192,6 @@ def long_parts(source: str, name: str) -> list[str]:
     return found
 
 
-def check(rule: str, subject: str, found: list[str]) -> None:
-    """A violation fails, unless it is pending; a pending one that is gone fails too, so that the list only shrinks."""
-    if subject in PENDING.get(rule, frozenset()):
-        assert found, f"{subject} keeps the rule `{rule}` now: remove it from PENDING"
-        return
-    assert found == []
-
-
 @pytest.mark.parametrize("path", sources(), ids=name_of)
 class TestModules:
     def test_imports_only_layers_above(self, path: Path) -> None:
@@ -214,7 +199,7 @@ class TestModules:
         if layer in ENTRY_POINTS:
             return
         assert layer in LAYERS, f"{name_of(path)} belongs to no layer"
-        check("layers", name_of(path), layer_violations(path.read_text(), layer, name_of(path)))
+        assert layer_violations(path.read_text(), layer, name_of(path)) == []
 
     def test_leaves_clock_and_randomness_to_runtime(self, path: Path) -> None:
         if path.relative_to(ROOT).parts[0] != CLOCK_OWNER:
@@ -224,29 +209,23 @@ class TestModules:
         assert ast.get_docstring(ast.parse(path.read_text())), "module docstring is missing"
 
     def test_is_not_too_long(self, path: Path) -> None:
-        check("length", name_of(path), long_parts(path.read_text(), name_of(path)))
+        assert long_parts(path.read_text(), name_of(path)) == []
 
 
 @pytest.mark.parametrize("package", packages(), ids=name_of)
 class TestPackages:
     def test_has_few_entries(self, package: Path) -> None:
-        there = entries(package)
-        check("entries", name_of(package), there if len(there) > FOLDER_ENTRIES_MAX else [])
+        assert len(entries(package)) <= FOLDER_ENTRIES_MAX
 
     def test_docstring_has_a_row_for_every_entry(self, package: Path) -> None:
         if package != ROOT:
-            check("table", name_of(package), missing_rows(package))
+            assert missing_rows(package) == []
 
     def test_siblings_import_in_one_direction(self, package: Path) -> None:
         if package == ROOT:
             return  # the layers say more
         modules = {name_of(path): path.read_text() for path in sources()}
-        check("siblings", name_of(package), cycle(sibling_imports(modules, name_of(package))))
-
-
-def test_pending_names_what_is_there() -> None:
-    there = {name_of(path) for path in sources()} | {name_of(path) for path in packages()}
-    assert {one for subjects in PENDING.values() for one in subjects} <= there
+        assert cycle(sibling_imports(modules, name_of(package))) == []
 
 
 def test_layer_rule_finds_a_wrong_import() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.name_generator import NameGenerator
-from anabranch.broker.services import Address, Services
+from anabranch.broker.services import Address, NameGenerator, Services
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame, read_command
