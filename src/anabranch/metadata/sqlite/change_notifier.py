@@ -114,10 +114,14 @@ class ChangeNotifier:
 
     def close(self) -> None:
         self.stop()
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def after_fork(self) -> None:
-        os.close(self._fd)
+        if self._fd >= 0:  # a closed notifier may still be guarded, and its number may be another file's by now
+            os.close(self._fd)
+            self._fd = -1
         if self._loop is not None and self._inotify is not None:
             os.close(self._inotify.fd)
             self._loop = None

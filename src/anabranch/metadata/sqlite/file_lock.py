@@ -57,8 +57,11 @@ class WriterLock:
             attempts += 1
 
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def after_fork(self) -> None:
-        os.close(self._fd)
-        self._fd = -1
+        if self._fd >= 0:  # a closed lock may still be guarded, and its number may be another file's by now
+            os.close(self._fd)
+            self._fd = -1
