@@ -102,7 +102,9 @@ class ClusterSoak:
     def _is_excused(self, line: str) -> bool:
         """Frozen by the soak, or by an overloaded machine; then it logs that it joins again."""
         name = line.partition(":")[0]
-        was_away = self._frozen or "joining again" in self._cluster.brokers[name].log_path.read_text(errors="replace")
+        was_away = self._frozen or "restarting to join again" in self._cluster.brokers[name].log_path.read_text(
+            errors="replace"
+        )
         return was_away and any(said in line for said in OF_REPLACED)
 
     def _strike(self) -> str:

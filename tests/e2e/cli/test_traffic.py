@@ -173,7 +173,7 @@ def test_failures_are_one_line_with_a_hint(
     other = stock.subscribe(topic, "mine")
     check_error(run("consume", topic, "-s", "mine", exits=1), "--type shared")
     other.close()
-    check_error(run("produce", topic, "--count", "1", "--size", "6M", exits=1), "that the broker takes")
+    check_error(run("produce", topic, "--count", "1", "--size", "6M", exits=1), "the limit is")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         assert main(["produce", topic, "-m", "x", "--url", f"pulsar://127.0.0.1:{taken.getsockname()[1]}"]) == 1

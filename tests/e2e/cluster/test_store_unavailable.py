@@ -79,7 +79,7 @@ async def test_disconnected_broker_confirms_nothing_after_takeover(proxied: Prox
         await raw.wait_closed(30)
         assert not any(one.kind == BaseCommand.SEND_RECEIPT for one in raw.take_all())
     producer.send(b"3")
-    assert "joining again" in first.log_tail()
+    assert "restarting to join again" in first.log_tail()
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     assert [reader.read_next(10_000).data() for _ in range(3)] == [b"1", b"2", b"3"]
     assert not reader.has_message_available()
@@ -98,7 +98,7 @@ def test_consumers_of_a_disconnected_broker_find_the_next_one(proxied: Proxied) 
     cluster.until(lambda: cluster.owner(topic, by=second) is second, "no broker took over")
     elsewhere.create_producer(topic).send(b"here")
     assert consumer.receive(20_000).data() == b"here"
-    assert "joining again" in first.log_tail()
+    assert "restarting to join again" in first.log_tail()
     client.close()
     elsewhere.close()
 
