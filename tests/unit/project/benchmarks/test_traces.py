@@ -29,6 +29,7 @@ def test_traced_broker_watches_only_existing_methods() -> None:
     check = NameCheck()
     traced_broker.install(cast(Marks, check))
     assert check.missing == []
+    assert [name for owner, name, _ in traced_broker.TIMED if not hasattr(owner, name)] == []
 
 
 def test_split_outliers_watches_only_existing_methods(monkeypatch: pytest.MonkeyPatch) -> None:
