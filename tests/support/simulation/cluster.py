@@ -251,9 +251,9 @@ class Broker:
             if slot in self._open or self._writing.get(slot):  # or just being opened
                 await self._close(slot)
         self.world.waiting.update({(self.name, self.generation, slot) for slot in next_holders})
-        return partial(self._say_farewell, frozenset(next_holders))
+        return partial(self._finish_moves, frozenset(next_holders))
 
-    def _say_farewell(self, slots: frozenset[int]) -> None:
+    def _finish_moves(self, slots: frozenset[int]) -> None:
         for slot in slots:
             self.world.waiting.discard((self.name, self.generation, slot))
 

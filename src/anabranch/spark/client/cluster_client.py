@@ -41,7 +41,7 @@ from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.loop_thread import LoopThread
 from anabranch.spark.client.access import Access
-from anabranch.spark.client.entry_fetcher import Intake, subscribe_fields
+from anabranch.spark.client.entry_fetcher import EntryBuffer, subscribe_fields
 from anabranch.spark.offsets.topic_view import LedgerSum, SegmentExtent, View
 
 T = TypeVar("T")
@@ -242,23 +242,23 @@ class ClusterClient:
 
     # -- readers
 
-    def attach(self, topic: str, intake: Intake, prefix: str = "spark") -> Future[None]:
+    def attach(self, topic: str, entry_buffer: EntryBuffer, prefix: str = "spark") -> Future[None]:
         """`prefix` begins the reader's name in the broker's statistics."""
-        return self.submit(lambda: self._attach(topic, intake, prefix))
+        return self.submit(lambda: self._attach(topic, entry_buffer, prefix))
 
-    async def _attach(self, topic: str, intake: Intake, prefix: str) -> None:
+    async def _attach(self, topic: str, entry_buffer: EntryBuffer, prefix: str) -> None:
         connection = await self.patiently(lambda: self.serving(topic, fresh=True))
-        intake.consumer_id, intake.connection = connection.new_id(), connection
-        connection.listen_consumer(intake.consumer_id, intake)
+        entry_buffer.consumer_id, entry_buffer.connection = connection.new_id(), connection
+        connection.listen_consumer(entry_buffer.consumer_id, entry_buffer)
         try:
-            fields = subscribe_fields(topic, f"{prefix}-{secret_bytes(8).hex()}", intake.start)
-            await connection.ask(BaseCommand.SUBSCRIBE, self.timeout_s, consumer_id=intake.consumer_id, **fields)
+            fields = subscribe_fields(topic, f"{prefix}-{secret_bytes(8).hex()}", entry_buffer.start)
+            await connection.ask(BaseCommand.SUBSCRIBE, self.timeout_s, consumer_id=entry_buffer.consumer_id, **fields)
         except BaseException:
-            connection.unlisten(intake.consumer_id)
+            connection.unlisten(entry_buffer.consumer_id)
             raise
 
-    def write(self, intake: Intake, data: bytes) -> None:
-        connection = intake.connection
+    def write(self, entry_buffer: EntryBuffer, data: bytes) -> None:
+        connection = entry_buffer.connection
         assert connection is not None
 
         async def say() -> None:
@@ -266,16 +266,16 @@ class ClusterClient:
 
         self.submit(say)
 
-    def detach(self, intake: Intake) -> None:
-        connection = intake.connection
+    def detach(self, entry_buffer: EntryBuffer) -> None:
+        connection = entry_buffer.connection
         if connection is None:
             return
 
         async def leave() -> None:
-            connection.unlisten(intake.consumer_id)
+            connection.unlisten(entry_buffer.consumer_id)
             if connection.is_usable:
                 # The answer is not awaited; reading its error avoids asyncio's warning.
-                closing = connection.begin(BaseCommand.CLOSE_CONSUMER, 5.0, consumer_id=intake.consumer_id)
+                closing = connection.begin(BaseCommand.CLOSE_CONSUMER, 5.0, consumer_id=entry_buffer.consumer_id)
                 closing.add_done_callback(lambda one: one.cancelled() or one.exception())
 
         self.submit(leave)

@@ -41,21 +41,21 @@ class Stored(NamedTuple):
     payload: Bytes
 
 
-class Ground(Protocol):
-    """What a fetch stands on."""
+class EntryConnections(Protocol):
+    """What a fetch needs of the client: consumers on connections, and a pause that a stop ends."""
 
     timeout_s: float
 
-    def attach(self, topic: str, intake: Intake, prefix: str) -> Future[None]: ...
+    def attach(self, topic: str, entry_buffer: EntryBuffer, prefix: str) -> Future[None]: ...
 
-    def write(self, intake: Intake, data: bytes) -> None: ...
+    def write(self, entry_buffer: EntryBuffer, data: bytes) -> None: ...
 
-    def detach(self, intake: Intake) -> None: ...
+    def detach(self, entry_buffer: EntryBuffer) -> None: ...
 
     def pause(self, seconds: float) -> None: ...
 
 
-class Intake:
+class EntryBuffer:
     """The listener of one reader on one connection. Filled on the loop's thread, emptied on the task's."""
 
     def __init__(self, start: Position, end: Position) -> None:
@@ -120,7 +120,7 @@ class Fetch:
 
     def __init__(
         self,
-        ground: Ground,
+        connections: EntryConnections,
         one: Range,
         *,
         prefetch_bytes: int,
@@ -129,14 +129,14 @@ class Fetch:
         fails_on_holes: bool = True,
         prefix: str = "spark",
     ) -> None:
-        self._ground = ground
+        self._connections = connections
         self._range = one
         self._prefetch_bytes = prefetch_bytes
         self._retries = retries
         self._backoff_s = backoff_ms / 1000
         self._fails_on_holes = fails_on_holes
         self._prefix = prefix
-        self._intake: Intake | None = None
+        self._entry_buffer: EntryBuffer | None = None
         self._permits = 0  # granted and not used yet, about
         self._messages = 0
         self._bytes = 0
@@ -147,13 +147,13 @@ class Fetch:
         try:
             while following < self._range.end:
                 try:
-                    intake = self._intake or self._attached(following)
-                    found = intake.take(self._ground.timeout_s)
+                    entry_buffer = self._entry_buffer or self._attached(following)
+                    found = entry_buffer.take(self._connections.timeout_s)
                 except ClientError as error:
                     self._let_go()
                     if attempt >= self._retries or not (error.retryable or isinstance(error, NotReady)):
                         raise
-                    self._ground.pause(self._backoff_s * 2**attempt)
+                    self._connections.pause(self._backoff_s * 2**attempt)
                     attempt += 1
                     continue
                 if not found:
@@ -182,26 +182,26 @@ class Fetch:
         self._permits -= messages
         per_message = max(self._bytes / max(self._messages, 1), 1)
         wanted = int(min(max(self._prefetch_bytes / per_message, FIRST_PERMITS), PERMITS_MAX))
-        if self._intake is not None and wanted - self._permits > wanted // 4:
-            self._grant(self._intake, wanted - self._permits)
+        if self._entry_buffer is not None and wanted - self._permits > wanted // 4:
+            self._grant(self._entry_buffer, wanted - self._permits)
 
-    def _attached(self, start: Position) -> Intake:
-        intake = Intake(start, self._range.end)
-        attached = self._ground.attach(self._range.backing, intake, self._prefix)
-        attached.result(3 * self._ground.timeout_s)  # it has its own deadlines
-        self._intake, self._permits = intake, 0
-        self._grant(intake, FIRST_PERMITS)
-        return intake
+    def _attached(self, start: Position) -> EntryBuffer:
+        entry_buffer = EntryBuffer(start, self._range.end)
+        attached = self._connections.attach(self._range.backing, entry_buffer, self._prefix)
+        attached.result(3 * self._connections.timeout_s)  # it has its own deadlines
+        self._entry_buffer, self._permits = entry_buffer, 0
+        self._grant(entry_buffer, FIRST_PERMITS)
+        return entry_buffer
 
-    def _grant(self, intake: Intake, permits: int) -> None:
+    def _grant(self, entry_buffer: EntryBuffer, permits: int) -> None:
         self._permits += permits
-        flow = command(BaseCommand.FLOW, consumer_id=intake.consumer_id, messagePermits=permits)
-        self._ground.write(intake, flow)
+        flow = command(BaseCommand.FLOW, consumer_id=entry_buffer.consumer_id, messagePermits=permits)
+        self._connections.write(entry_buffer, flow)
 
     def _let_go(self) -> None:
-        intake, self._intake = self._intake, None
-        if intake is not None:
-            self._ground.detach(intake)
+        entry_buffer, self._entry_buffer = self._entry_buffer, None
+        if entry_buffer is not None:
+            self._connections.detach(entry_buffer)
 
 
 def _follows(at: Position, expected: Position) -> bool:

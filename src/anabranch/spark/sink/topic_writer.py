@@ -37,7 +37,7 @@ from anabranch.spark.sink.segment_writer import Rows, SegmentWriter, Sent, frame
 
 log = logging.getLogger(__name__)
 
-FAREWELL_SECONDS = 5.0
+CLOSE_SECONDS = 5.0
 
 
 class NotDeduplicating(Error):
@@ -364,7 +364,7 @@ class TopicWriter:
         if connection is None or not connection.is_usable:
             return
         try:
-            await connection.ask(BaseCommand.CLOSE_PRODUCER, FAREWELL_SECONDS, producer_id=lane.producer_id)
+            await connection.ask(BaseCommand.CLOSE_PRODUCER, CLOSE_SECONDS, producer_id=lane.producer_id)
         except ClientError:
             pass  # the broker forgets the producer with its connection
         finally:
