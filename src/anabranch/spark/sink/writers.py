@@ -12,7 +12,7 @@ after one, `sortBy` makes the order certain, and `producers=buckets` the names, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -264,11 +264,20 @@ Lot = tuple[int | None, str]
 """Bucket, if there are any, and topic: what is numbered for itself."""
 
 
+def _sorted(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterable[pa.RecordBatch]:
+    found = list(batches)
+    if not found:  # a task of an empty Spark partition gets no batch, so there is no schema to build a table with
+        return found
+    ordered: list[pa.RecordBatch] = (
+        pa.Table.from_batches(found).sort_by([(name, "ascending") for name in names]).to_batches()
+    )
+    return ordered
+
+
 def rows_of(options: SinkOptions, batches: Iterable[pa.RecordBatch], first: int) -> Iterator[tuple[Lot, Rows]]:
     """The task's rows by bucket and topic, numbered in their order."""
     if options.sort_by:
-        whole = pa.Table.from_batches(list(batches)) if not isinstance(batches, pa.Table) else batches
-        batches = whole.sort_by([(name, "ascending") for name in options.sort_by]).to_batches()
+        batches = _sorted(batches, options.sort_by)
     firsts: dict[Lot, int] = {}
     for batch in batches:
         if not batch.num_rows:

@@ -78,6 +78,12 @@ def test_rows_are_numbered_by_bucket_and_topic() -> None:
     }
 
 
+def test_a_sorted_task_without_batches_has_no_rows() -> None:
+    """Spark starts a task for an empty partition, and gives it no batch at all."""
+    options = SinkOptions.of({"serviceUrl": BASE["serviceUrl"], **BUCKETS, "sortBy": "value"})
+    assert list(rows_of(options, iter([]), 0)) == []
+
+
 def test_buckets_that_do_not_exist() -> None:
     options = parsed(**BUCKETS)
     for wrong, text in (([4], "column bucket has 4, where there are 4"), ([None], "column bucket is null")):
