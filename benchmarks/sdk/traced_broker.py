@@ -44,10 +44,10 @@ def install(marks: Marks) -> None:
         leader.TopicController, "_tell", lambda _, record: f"broker: tell {'plan' if record.operation else 'layout'}"
     )
     marks.watch(leader.TopicController, "_reply", "broker: reply")
-    marks.watch(records.Records, "save_group", "broker: save group")
+    marks.watch(records.RecordStore, "save_group", "broker: save group")
     marks.watch(members.GroupCoordinator, "on_segment_event", "broker: leader receives drain event")
     marks.watch(members.GroupCoordinator, "_send_assignment", "broker: push assignment")
-    marks.watch(watches.Watches, "_notify", "broker: watchers notified")
+    marks.watch(watches.LayoutWatches, "_notify", "broker: watchers notified")
     marks.watch(segment_owner.LocalSegments, "_find", "broker: owner finds")
     marks.watch(owned_segment.OwnedSegment, "add_cursors", "broker: cursors")
     marks.watch(owned_segment.OwnedSegment, "_tell", "broker: drain is written")

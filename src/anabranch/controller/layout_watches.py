@@ -18,7 +18,7 @@ from typing import Protocol, Self
 from anabranch.controller.events import TopicGone
 from anabranch.controller.interface import LayoutListener, LayoutView, TopicExists
 from anabranch.controller.placement import Place, Reachable
-from anabranch.controller.record_store import Records
+from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.metadata.interface import ChangeKind, MetadataStore, StoreUnavailable, Watch
 from anabranch.model.errors import Error, NotAllowed
@@ -71,11 +71,11 @@ class Watched:
     is_reading: bool = False
 
 
-class Watches:
-    """`async with Watches(…)`: changes are followed inside."""
+class LayoutWatches:
+    """`async with LayoutWatches(…)`: changes are followed inside."""
 
     def __init__(
-        self, store: MetadataStore, records: Records, place: Place, activation: TopicActivation, clock: Clock
+        self, store: MetadataStore, records: RecordStore, place: Place, activation: TopicActivation, clock: Clock
     ) -> None:
         self._store, self._records, self._place, self._activation, self._clock = (
             store,

@@ -54,7 +54,7 @@ NOW = 0
 """Mark of a topic that needs a leader at once."""
 
 
-class Records:
+class RecordStore:
     """All topics of one store."""
 
     def __init__(self, store: MetadataStore, terms: LeaderTerms, cache: RecordCache) -> None:

@@ -20,11 +20,11 @@ from anabranch.controller.interface import (
     LedTopic,
     Registration,
 )
-from anabranch.controller.layout_watches import TopicActivation, Watcher, Watches, check_watchable
+from anabranch.controller.layout_watches import LayoutWatches, TopicActivation, Watcher, check_watchable
 from anabranch.controller.namespace_rules import Rules
 from anabranch.controller.operation_metrics import OperationCounts, Totals
 from anabranch.controller.placement import Place
-from anabranch.controller.record_store import Records
+from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.subscription_registry import SubscriptionKind
 from anabranch.controller.records.topic_record import TopicRecord
@@ -71,7 +71,7 @@ class ScalableTopicService:
         self.settings = settings
         self._place, self._host, self._rules = place, segments, rules
         self._clock, self._chance = clock, chance
-        self.records = Records(store, terms := LeaderTerms(store, broker), cache or RecordCache())
+        self.records = RecordStore(store, terms := LeaderTerms(store, broker), cache or RecordCache())
         self.controllers = TopicControllers(
             self.records,
             terms,
@@ -85,7 +85,7 @@ class ScalableTopicService:
             step=step,
             gate=gate,
         )
-        self.watches = Watches(store, self.records, place, activation, clock)
+        self.watches = LayoutWatches(store, self.records, place, activation, clock)
         self.counts = OperationCounts()
         self._tasks = TaskOwner("scalable topics")
         self._unlisten: Callable[[], None] | None = None

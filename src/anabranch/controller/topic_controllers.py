@@ -2,7 +2,7 @@
 
 A topic is led by the broker that owns its name (`placement.py`). A call, a consumer or an event of a segment loads it.
 An idle topic is only a record in the store: no object, task or timer. When this broker gets new names, it finds topics
-with unfinished work by an index (`Records.pending_topics`), not by a scan of all records.
+with unfinished work by an index (`RecordStore.pending_topics`), not by a scan of all records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anabranch.controller.events import NotLeading, TopicGone
 from anabranch.controller.interface import LedElsewhere
 from anabranch.controller.namespace_rules import Rules, retention_of
 from anabranch.controller.placement import Place
-from anabranch.controller.record_store import NOW, Records
+from anabranch.controller.record_store import NOW, RecordStore
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import SegmentHost
 from anabranch.controller.settings import ScalableTopicsSettings
@@ -47,7 +47,7 @@ class TopicControllers:
 
     def __init__(
         self,
-        records: Records,
+        records: RecordStore,
         terms: LeaderTerms,
         place: Place,
         segments: SegmentHost,

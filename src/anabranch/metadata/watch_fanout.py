@@ -62,7 +62,7 @@ class TreeWatch:
         self._ready.set()
 
 
-class Watches:
+class WatchFanout:
     """All watches of one store."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Layout watches with late reads: no watcher gets an older layout after a newer one, and none is forgotten.
 
-The real `Watches` on a memory store whose reads can be held back, so that a read is older than the records pushed
+The real `LayoutWatches` on a memory store whose reads can be held back, so that a read is older than the records pushed
 meanwhile. Time is simulated.
 """
 
@@ -14,8 +14,8 @@ import pytest
 
 from anabranch.controller.events import TopicGone
 from anabranch.controller.interface import LayoutView, TopicExists
-from anabranch.controller.layout_watches import Watches
-from anabranch.controller.record_store import Records
+from anabranch.controller.layout_watches import LayoutWatches
+from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord, planned
 from anabranch.controller.records.topic_record_codec import encode_record
@@ -91,8 +91,8 @@ class World:
         self.nursery = Nursery()
         placing = Placing()
         placing.owner = "a"
-        records = Records(self.store, LeaderTerms(self.store, "a"), RecordCache())
-        self.watches = Watches(self.store, records, placing.at("a"), self.nursery, self.clock)
+        records = RecordStore(self.store, LeaderTerms(self.store, "a"), RecordCache())
+        self.watches = LayoutWatches(self.store, records, placing.at("a"), self.nursery, self.clock)
 
     async def __aenter__(self) -> World:
         await self.store.open()

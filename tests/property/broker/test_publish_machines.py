@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from anabranch.broker.errors import ProducerBusy, ProducerFenced
 from anabranch.broker.publish.producer_access import AccessMode, AccessTable
-from anabranch.broker.publish.sequence_ids import Sequences, Verdict
+from anabranch.broker.publish.sequence_ids import DedupDecision, Sequences
 from anabranch.broker.subscription.consumer_selectors import RING_SIZE, HashRing
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.model.position import Position
@@ -82,13 +82,13 @@ def test_dedup_equals_a_naive_model(steps: list[tuple[str, str, int]]) -> None:
     for action, name, sequence in steps:
         match action:
             case "send":
-                verdict = sequences.judge(name, sequence)
+                decision = sequences.check(name, sequence)
                 if stored[name] and sequence <= max(stored[name]):
-                    assert verdict is Verdict.DUPLICATE
+                    assert decision is DedupDecision.DUPLICATE
                 elif any(other == name and sequence <= number for other, number in flying):
-                    assert verdict is Verdict.IN_FLIGHT
+                    assert decision is DedupDecision.IN_FLIGHT
                 else:
-                    assert verdict is Verdict.NEW
+                    assert decision is DedupDecision.NEW
                     sequences.push(name, sequence)
                     flying.append((name, sequence))
             case "done" if flying:

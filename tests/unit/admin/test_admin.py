@@ -14,7 +14,7 @@ from anabranch.admin.blocking import BlockingAdmin
 from anabranch.admin.client import Origin, request_of
 from anabranch.admin.errors import BadCall, BadUrl, CannotSignIn
 from anabranch.runtime.credentials import Basic, Certificate, Tls, Token
-from scripts.generate_admin_faces import stale
+from scripts.generate_blocking_admin import stale
 from tests.support.traffic.admin_calls import groups, methods
 
 
@@ -38,7 +38,7 @@ def test_async_and_blocking_admin_have_the_same_methods() -> None:
 
 
 def test_generated_blocking_modules_are_up_to_date() -> None:
-    assert stale() == [], "run scripts/generate_admin_faces.py"
+    assert stale() == [], "run scripts/generate_blocking_admin.py"
 
 
 async def test_unknown_policy_is_refused_before_a_request_is_sent() -> None:

@@ -1,6 +1,6 @@
 """`anabranch.admin.blocking.connect(url)`: every admin call without await. The same names, the same errors.
 
-scripts/generate_admin_faces.py writes the modules from the asynchronous ones; a test checks that they are up to date.
+`scripts/generate_blocking_admin.py` writes the modules from the asynchronous ones; a test checks that they agree.
 
 | module | what it is |
 |---|---|

@@ -1,5 +1,5 @@
-"""The blocking face of `anabranch.admin.topics`. Written by scripts/generate_admin_faces.py; edit that
-module, not this one."""
+"""The blocking form of `anabranch.admin.topics`. Written by scripts/generate_blocking_admin.py; edit
+that module, not this one."""
 
 from __future__ import annotations
 

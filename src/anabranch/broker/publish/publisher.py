@@ -14,7 +14,7 @@ from operator import itemgetter
 from anabranch.broker.publish.latency_histogram import Latencies
 from anabranch.broker.publish.producer import Deferred, Producer, Publish
 from anabranch.broker.publish.publish_rate_limiter import PublishRateLimiter
-from anabranch.broker.publish.sequence_ids import STATE, Sequences, Verdict
+from anabranch.broker.publish.sequence_ids import STATE, DedupDecision, Sequences
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.protocol.entry import metadata as entry_metadata
@@ -138,11 +138,11 @@ class Publisher:
     def _is_new(self, publish: Publish, sequences: Sequences) -> bool:
         """Whether the sequence id is new; a duplicate is answered here."""
         producer = publish.producer
-        verdict = sequences.judge(producer.name, publish.last_sequence)
-        if verdict is Verdict.DUPLICATE:
+        decision = sequences.check(producer.name, publish.last_sequence)
+        if decision is DedupDecision.DUPLICATE:
             producer.duplicate(publish)
             return False
-        if verdict is Verdict.IN_FLIGHT:
+        if decision is DedupDecision.IN_FLIGHT:
             self._in_flight_duplicates.append((self._appended, publish, producer.in_flight_duplicate(publish)))
             return False
         if publish.is_last_chunk:
@@ -207,7 +207,9 @@ class Publisher:
             _, publish, deferred = duplicates.popleft()
             sequences, producer = self.sequences, publish.producer
             # Deduplication may have been switched off meanwhile; the first copy is completed all the same.
-            is_there = sequences is None or sequences.judge(producer.name, publish.last_sequence) is Verdict.DUPLICATE
+            is_there = (
+                sequences is None or sequences.check(producer.name, publish.last_sequence) is DedupDecision.DUPLICATE
+            )
             producer.in_flight_duplicate_done(deferred, publish, is_duplicate=is_there)
 
     def persist_failed(self, error: StorageError, context: Publish) -> None:

@@ -32,7 +32,7 @@ class Last(NamedTuple):
     note: bytes = b""  # note of that entry
 
 
-class Verdict(Enum):
+class DedupDecision(Enum):
     NEW = "new"
     DUPLICATE = "duplicate"  # already persisted
     IN_FLIGHT = "in flight"  # pushed, outcome unknown
@@ -46,12 +46,12 @@ class Sequences:
     persisted: dict[str, int] = field(default_factory=dict)
     notes: dict[str, bytes] = field(default_factory=dict)  # of producers that send notes
 
-    def judge(self, name: str, sequence: int) -> Verdict:
+    def check(self, name: str, sequence: int) -> DedupDecision:
         if sequence <= self.persisted.get(name, -1):
-            return Verdict.DUPLICATE
+            return DedupDecision.DUPLICATE
         if sequence <= self.pushed.get(name, -1):
-            return Verdict.IN_FLIGHT
-        return Verdict.NEW
+            return DedupDecision.IN_FLIGHT
+        return DedupDecision.NEW
 
     def push(self, name: str, highest: int) -> None:
         if highest > self.pushed.get(name, -1):

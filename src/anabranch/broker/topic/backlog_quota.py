@@ -33,7 +33,7 @@ class EvictOlderThan:
     seconds: int
 
 
-Verdict = Blocked | EvictUpTo | EvictOlderThan | None
+QuotaDecision = Blocked | EvictUpTo | EvictOlderThan | None
 
 
 def bytes_after(ledgers: Iterable[ChainLedger], position: Position) -> int:
@@ -61,7 +61,7 @@ def position_leaving(ledgers: Sequence[ChainLedger], bytes_left: int) -> Positio
     return ledgers[-1].end
 
 
-def judge_size(quota: Quota, ledgers: Sequence[ChainLedger], slowest: Position) -> Verdict:
+def check_size(quota: Quota, ledgers: Sequence[ChainLedger], slowest: Position) -> QuotaDecision:
     """`slowest`: lowest mark-delete position of the subscriptions."""
     used = bytes_after(ledgers, slowest)
     if used <= quota.limit:
@@ -72,7 +72,7 @@ def judge_size(quota: Quota, ledgers: Sequence[ChainLedger], slowest: Position) 
     return None if target is None else EvictUpTo(target)
 
 
-def judge_age(quota: Quota, oldest_age_ms: int) -> Verdict:
+def check_age(quota: Quota, oldest_age_ms: int) -> QuotaDecision:
     if oldest_age_ms <= quota.limit * 1000:
         return None
     if quota.policy is QuotaPolicy.EVICT:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from anabranch.broker.catalog.policies import QuotaPolicy
 from anabranch.broker.errors import QuotaExceeded, QuotaHold
 from anabranch.broker.subscription.subscription import Subscription
-from anabranch.broker.topic.backlog_quota import Blocked, EvictOlderThan, EvictUpTo, judge_age, judge_size
+from anabranch.broker.topic.backlog_quota import Blocked, EvictOlderThan, EvictUpTo, check_age, check_size
 from anabranch.model.position import Position
 from anabranch.protocol.entry import publish_time_of
 from anabranch.runtime.clock import Clock
@@ -135,14 +135,14 @@ class Housekeeping:
         durable = self._durable()
         if policies.size_quota is not None and durable:
             slowest = min(one.cursor.mark_delete for one in durable)
-            verdict = judge_size(policies.size_quota, list(self._log.chain), slowest)
+            verdict = check_size(policies.size_quota, list(self._log.chain), slowest)
             if isinstance(verdict, EvictUpTo):
                 for one in durable:
                     one.expire_up_to(verdict.position)
             elif isinstance(verdict, Blocked):
                 blocked = verdict
         if policies.age_quota is not None and durable:
-            verdict = judge_age(policies.age_quota, await self.oldest_age_ms())
+            verdict = check_age(policies.age_quota, await self.oldest_age_ms())
             if isinstance(verdict, EvictOlderThan):
                 await expire_older(self._log, durable, self._clock.now_ms() - verdict.seconds * 1000)
             elif isinstance(verdict, Blocked):

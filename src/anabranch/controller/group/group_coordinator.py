@@ -27,7 +27,7 @@ from anabranch.controller.group.owner_requests import SegmentOwners, together
 from anabranch.controller.group.retention_holds import Holds
 from anabranch.controller.group.topic_leader import TopicLeader
 from anabranch.controller.interface import AssignedSegments, AssignmentListener
-from anabranch.controller.record_store import Records
+from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.subscription_registry import Subscription
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import SegmentRef
@@ -96,7 +96,9 @@ class ConsumerLink:
 class GroupCoordinator:
     """For one incarnation of a subscription, during one leader term."""
 
-    def __init__(self, leader: TopicLeader, records: Records, subscription: Subscription, record: TopicRecord) -> None:
+    def __init__(
+        self, leader: TopicLeader, records: RecordStore, subscription: Subscription, record: TopicRecord
+    ) -> None:
         self.subscription = subscription
         self.subscription_incarnation = subscription.operation_id
         self.record = record

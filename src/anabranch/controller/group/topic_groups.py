@@ -11,7 +11,7 @@ from anabranch.controller import segment_host as host
 from anabranch.controller.events import NotLeading, UnknownSubscription
 from anabranch.controller.group.group_coordinator import GroupCoordinator
 from anabranch.controller.group.topic_leader import TopicLeader
-from anabranch.controller.record_store import Records
+from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.subscription_registry import Subscription, SubscriptionKind, SubscriptionState
 from anabranch.model.errors import Error
 from anabranch.model.names import encode_component
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class TopicGroups:
-    def __init__(self, leader: TopicLeader, records: Records) -> None:
+    def __init__(self, leader: TopicLeader, records: RecordStore) -> None:
         self.by_name: dict[str, GroupCoordinator] = {}
         self._leader, self._records = leader, records
 

@@ -56,7 +56,7 @@ class KeptFor(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GcDecision:
     prune: tuple[int, ...]  # ascending; give it to `pruned`
     kept: Mapping[
         int, tuple[KeptFor, str]
@@ -72,7 +72,7 @@ def decide(
     subscriptions: Mapping[str, Progress],
     sizes: Mapping[int, int],
     holds: Mapping[str, Iterable[int]],
-) -> Verdict:
+) -> GcDecision:
     """`sizes`: bytes of segments; a missing one counts as empty. `holds`: holder -> segments that are kept for it."""
     held = {one: holder for holder, ids in sorted(holds.items(), reverse=True) for one in ids}
     remaining = sum(sizes.get(one, 0) for one in record.segments)  # as with a topic's ledgers, active ones count too
@@ -95,7 +95,7 @@ def decide(
             if due_ms is not None:
                 look_again.append(due_ms)
         kept[one] = reason
-    return Verdict(tuple(sorted(prune)), kept, min(look_again, default=None))
+    return GcDecision(tuple(sorted(prune)), kept, min(look_again, default=None))
 
 
 def _sealed_at_ms(record: TopicRecord) -> dict[int, int]:

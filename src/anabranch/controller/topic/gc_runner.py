@@ -15,13 +15,13 @@ from anabranch.controller import segment_host as host
 from anabranch.controller.group.group_events import (
     GroupSeen,
 )
-from anabranch.controller.record_store import Records
+from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import SegmentRef, Status
 from anabranch.controller.topic import gc_policy as gc
 from anabranch.controller.topic import operation_events as steps
-from anabranch.controller.topic.gc_policy import Progress, Retention, Verdict
+from anabranch.controller.topic.gc_policy import GcDecision, Progress, Retention
 from anabranch.controller.topic.topic_controller import TopicController
 from anabranch.model.segment import backing_topic
 
@@ -31,8 +31,8 @@ ASK_TOGETHER = 16
 
 
 async def collect(
-    leader: TopicController, records: Records, *, retention: Retention, sizes: Mapping[int, int], operation_id: str
-) -> Verdict | None:
+    leader: TopicController, records: RecordStore, *, retention: Retention, sizes: Mapping[int, int], operation_id: str
+) -> GcDecision | None:
     """The decision, after it is carried out. None: no decision is possible now. Raises errors of store and owners."""
     record, registry = await leader.wait_leading(), leader.registry
     if record.operation is not None or registry is None or registry.incarnation != record.incarnation:
@@ -43,14 +43,14 @@ async def collect(
         return hopeful
     statuses = await _statuses(leader, record, hopeful.prune)
     progress = await _progress(leader, records, record, registry, statuses)
-    verdict = gc.decide(record, now_ms=now_ms, retention=retention, subscriptions=progress, sizes=sizes, holds={})
-    prune = tuple(one for one in verdict.prune if one in statuses)
+    decision = gc.decide(record, now_ms=now_ms, retention=retention, subscriptions=progress, sizes=sizes, holds={})
+    prune = tuple(one for one in decision.prune if one in statuses)
     if leader.registry is not registry or leader.record is not record or not leader.has_no_pending_calls:
         return None  # subscriptions or layout have changed meanwhile, or will: the next sweep decides
     if prune:
         log.info("deleting sealed segments past their retention", extra={"topic": str(leader.topic), "segments": prune})
         await leader.ask(steps.PruneCall(operation_id, prune))
-    return verdict
+    return decision
 
 
 async def _statuses(leader: TopicController, record: TopicRecord, segment_ids: tuple[int, ...]) -> dict[int, Status]:
@@ -68,7 +68,11 @@ async def _statuses(leader: TopicController, record: TopicRecord, segment_ids: t
 
 
 async def _progress(
-    leader: TopicController, records: Records, record: TopicRecord, registry: Registry, statuses: Mapping[int, Status]
+    leader: TopicController,
+    records: RecordStore,
+    record: TopicRecord,
+    registry: Registry,
+    statuses: Mapping[int, Status],
 ) -> dict[str, Progress]:
     """By subscription: registered ones, and unknown ones with a cursor on one of these segments."""
     drained: dict[str, set[int]] = {}
@@ -90,7 +94,7 @@ async def _progress(
     return found
 
 
-async def _completed(leader: TopicController, records: Records, record: TopicRecord, name: str) -> frozenset[int]:
+async def _completed(leader: TopicController, records: RecordStore, record: TopicRecord, name: str) -> frozenset[int]:
     """Segments that the members of a checkpoint group have reported as completed."""
     members = leader.members.get(name)
     if members is not None and members.group.is_ready:

@@ -19,7 +19,7 @@ from typing import Any, Protocol, assert_never
 from anabranch.controller import events
 from anabranch.controller import segment_host as host
 from anabranch.controller.group.topic_groups import TopicGroups
-from anabranch.controller.record_store import NOW, Records, has_intents, is_unfinished
+from anabranch.controller.record_store import NOW, RecordStore, has_intents, is_unfinished
 from anabranch.controller.records.subscription_registry import Registry
 from anabranch.controller.records.topic_record import Phase, TopicRecord
 from anabranch.controller.records.topic_record_codec import RecordTooLarge, encode_record
@@ -74,7 +74,7 @@ class TopicController:
         topic: TopicName,
         term: int,
         *,
-        records: Records,
+        records: RecordStore,
         segments: SegmentHost,
         settings: ScalableTopicsSettings,
         limits: LayoutLimits,

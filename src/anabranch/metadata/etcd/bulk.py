@@ -14,7 +14,7 @@ from anabranch.metadata.envelope import wrap_moved, wrap_timed
 from anabranch.metadata.etcd import etcd_pb2 as pb
 from anabranch.metadata.etcd import requests
 from anabranch.metadata.etcd.channel import DELETE, TXN, TXN_ENCODED, EtcdChannel
-from anabranch.metadata.etcd.records import Epoch, Records
+from anabranch.metadata.etcd.records import Epoch, EtcdRecords
 from anabranch.metadata.interface import Item, RequestTooLarge, StoreFull, StoreUnavailable, ValueTooLarge
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
@@ -96,7 +96,7 @@ async def in_flight(work: Iterator[Callable[[], Awaitable[None]]], count: int = 
 class BulkWriter:
     """One call of bulk_write or bulk_delete."""
 
-    def __init__(self, channel: EtcdChannel, records: Records, clock: Clock) -> None:
+    def __init__(self, channel: EtcdChannel, records: EtcdRecords, clock: Clock) -> None:
         self._channel = channel
         self._records = records
         self._clock = clock

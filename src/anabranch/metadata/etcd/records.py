@@ -66,7 +66,7 @@ class RecentRecords:
         self._records.clear()
 
 
-class Records:
+class EtcdRecords:
     def __init__(self, channel: EtcdChannel, keyspace: Keyspace) -> None:
         self._channel = channel
         self.keyspace = keyspace

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from anabranch.metadata.etcd import etcd_pb2 as pb
 from anabranch.metadata.etcd.channel import RANGE, AnswerTooLarge, Compacted, EtcdChannel
 from anabranch.metadata.etcd.keys import Range, after
-from anabranch.metadata.etcd.records import Records, versioned
+from anabranch.metadata.etcd.records import EtcdRecords, versioned
 from anabranch.metadata.interface import RESERVED, Item, is_within
 
 PAGE_KEYS_MAX = 20_000
@@ -61,7 +61,7 @@ class Pages:
             return response
 
 
-async def names_below(channel: EtcdChannel, records: Records, tree: str) -> list[str]:
+async def names_below(channel: EtcdChannel, records: EtcdRecords, tree: str) -> list[str]:
     """The names directly below `tree`. After a page that ends inside a name's subtree, the rest of it is skipped."""
     part = records.keyspace.below(tree)
     for _ in range(_ATTEMPTS_MAX - 1):
@@ -89,7 +89,9 @@ async def _names_below(pages: Pages, part: Range, tree: str) -> list[str]:
     return found if tree else [name for name in found if f"/{name}" != RESERVED]
 
 
-async def walk(channel: EtcdChannel, records: Records, tree: str, *, is_snapshot: bool) -> AsyncIterator[list[Item]]:
+async def walk(
+    channel: EtcdChannel, records: EtcdRecords, tree: str, *, is_snapshot: bool
+) -> AsyncIterator[list[Item]]:
     """`tree` and all below it, parents first. The next page is fetched while the present one is used."""
     pages = Pages(channel)
     begin, end = records.keyspace.below(tree)
@@ -124,7 +126,7 @@ async def walk(channel: EtcdChannel, records: Records, tree: str, *, is_snapshot
             await asyncio.gather(next_page, return_exceptions=True)
 
 
-def _items(records: Records, tree: str, response: pb.RangeResponse, start: int) -> list[Item]:
+def _items(records: EtcdRecords, tree: str, response: pb.RangeResponse, start: int) -> list[Item]:
     numbering, path_of = records.epoch.numbering, records.keyspace.path
     found = [(path_of(kv.key), versioned(kv, numbering)) for kv in response.kvs[start : start + CHUNK_ITEMS]]
     return [(path, v) for path, v in found if path is not None and (tree or not is_within(path, RESERVED))]

@@ -20,7 +20,7 @@ from anabranch.metadata.etcd.bulk import BulkWriter
 from anabranch.metadata.etcd.channel import DEADLINE_MS, DELETE, TXN, EtcdChannel
 from anabranch.metadata.etcd.keys import Keyspace
 from anabranch.metadata.etcd.lease import TTL_MS_MIN, EtcdSession, grant
-from anabranch.metadata.etcd.records import RecentRecord, Records
+from anabranch.metadata.etcd.records import EtcdRecords, RecentRecord
 from anabranch.metadata.etcd.scan import names_below, walk
 from anabranch.metadata.etcd.watch import WatchStream
 from anabranch.metadata.interface import (
@@ -62,7 +62,7 @@ class EtcdStore:
     def __init__(self, endpoints: Sequence[str], prefix: str, clock: Clock, deadline_ms: int = DEADLINE_MS) -> None:
         self._clock = clock
         self._channel = EtcdChannel(endpoints, clock, deadline_ms)
-        self._records = Records(self._channel, Keyspace(prefix))
+        self._records = EtcdRecords(self._channel, Keyspace(prefix))
         self._watch_stream = WatchStream(self._channel, self._records.keyspace, clock)
         self._sessions: set[EtcdSession] = set()
 

@@ -32,7 +32,7 @@ from anabranch.metadata.interface import (
 from anabranch.metadata.memory.data import MemoryData
 from anabranch.metadata.memory.faults import Faults, Kind, Loss, NoFaults, Operation
 from anabranch.metadata.memory.sessions import DelayedEvents, MemorySession
-from anabranch.metadata.watch_fanout import TreeWatch, Watches
+from anabranch.metadata.watch_fanout import TreeWatch, WatchFanout
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
 
@@ -54,7 +54,7 @@ class MemoryStore:
         self._faults = faults or NoFaults()
         self._name = name
         self._sessions: dict[MemorySession, None] = {}  # in the order they were opened
-        self._watches = Watches()
+        self._watches = WatchFanout()
         self._events = DelayedEvents(clock, self._watches.publish)
         self._stop_listening: Callable[[], None] | None = None
         self._is_cut = False

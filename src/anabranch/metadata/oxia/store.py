@@ -47,7 +47,7 @@ from anabranch.metadata.oxia.sessions import TTL_MS_MIN, OxiaSession
 from anabranch.metadata.oxia.shard_leaders import Cluster
 from anabranch.metadata.oxia.shard_writer import ShardWriter
 from anabranch.metadata.oxia.shards import ShardMap
-from anabranch.metadata.watch_fanout import TreeWatch, Watches
+from anabranch.metadata.watch_fanout import TreeWatch, WatchFanout
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -80,7 +80,7 @@ class OxiaStore:
         self._writers: dict[int, ShardWriter] = {}
         self._feeds: dict[int, ShardFeed] = {}
         self._sessions: set[OxiaSession] = set()
-        self._watches = Watches()
+        self._watches = WatchFanout()
         self._tasks = TaskOwner("oxia-store")
         self._numbering = Numbering()
         self._bulk = BulkWriter(self._cluster, self._prefix, self._writers)

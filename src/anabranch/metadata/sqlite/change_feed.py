@@ -14,7 +14,7 @@ from collections.abc import Callable
 from anabranch.metadata.interface import Change, StoreUnavailable
 from anabranch.metadata.sqlite.event_log import read_message
 from anabranch.metadata.sqlite.writer import Group, Operation, Writer
-from anabranch.metadata.watch_fanout import TreeWatch, Watches
+from anabranch.metadata.watch_fanout import TreeWatch, WatchFanout
 from anabranch.runtime.clock import Clock, Timer
 
 POLL_S = 1.0  # in case a notification was lost
@@ -29,7 +29,7 @@ class ChangeFeed:
         self._writer = writer
         self._submit = submit
         self._clock = clock
-        self._watches = Watches()
+        self._watches = WatchFanout()
         self._seen = 0  # number of the last published change; meaningless without watches
         self._poll_s = POLL_S
         self._poll: Timer | None = None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from anabranch.metadata.interface import Change, ChangeKind
-from anabranch.metadata.watch_fanout import Watches
+from anabranch.metadata.watch_fanout import WatchFanout
 from anabranch.metadata.zookeeper.paths import PathMapping
 from anabranch.metadata.zookeeper.records import INTERMEDIATE_MAX
 from anabranch.zookeeper.jute import Event, EventType
@@ -55,7 +55,7 @@ class ChangeEvents:
     def __init__(
         self,
         keys: PathMapping,
-        watches: Watches,
+        watches: WatchFanout,
         is_known_intermediate: Callable[[str], bool],
         look_up: Callable[[str, Callable[[NodeState], None]], None],
     ) -> None:

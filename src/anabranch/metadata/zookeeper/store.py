@@ -31,7 +31,7 @@ from anabranch.metadata.interface import (
     check_value,
     is_within,
 )
-from anabranch.metadata.watch_fanout import TreeWatch, Watches
+from anabranch.metadata.watch_fanout import TreeWatch, WatchFanout
 from anabranch.metadata.zookeeper import bulk_read as bulk
 from anabranch.metadata.zookeeper.bulk_write import BulkWriter
 from anabranch.metadata.zookeeper.change_events import ChangeEvents
@@ -74,7 +74,7 @@ class ZooKeeperStore:
         self._timeout_ms = timeout_ms
         self._keys = PathMapping(chroot)
         self._nodes = Nodes(self._keys, self._on_deleted)
-        self._watches = Watches()
+        self._watches = WatchFanout()
         self._sessions: set[ZooKeeperSession] = set()
         self._connection: Connection | None = None
         self._lookup = NodeLookup(clock, request_s)

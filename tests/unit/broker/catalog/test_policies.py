@@ -19,8 +19,8 @@ from anabranch.broker.topic.backlog_quota import (
     EvictOlderThan,
     EvictUpTo,
     bytes_after,
-    judge_age,
-    judge_size,
+    check_age,
+    check_size,
     position_leaving,
 )
 from anabranch.broker.topic.inactive_topics import is_eligible, should_delete
@@ -132,12 +132,12 @@ def test_position_that_leaves_a_given_backlog(left: int) -> None:
 def test_verdicts() -> None:
     slowest = Position(1, 4)
     for policy in (QuotaPolicy.HOLD, QuotaPolicy.REFUSE):
-        assert judge_size(Quota(2_000, policy), CHAIN, slowest) is None
-        assert isinstance(judge_size(Quota(1_999, policy), CHAIN, slowest), Blocked)
-        assert judge_age(Quota(1, policy), 1_000) is None and judge_age(Quota(1, policy), -1) is None
-        assert isinstance(judge_age(Quota(1, policy), 1_001), Blocked)
-    assert judge_size(Quota(1_000, QuotaPolicy.EVICT), CHAIN, slowest) == EvictUpTo(Position(2, 5))
-    assert judge_age(Quota(3, QuotaPolicy.EVICT), 3_001) == EvictOlderThan(3)
+        assert check_size(Quota(2_000, policy), CHAIN, slowest) is None
+        assert isinstance(check_size(Quota(1_999, policy), CHAIN, slowest), Blocked)
+        assert check_age(Quota(1, policy), 1_000) is None and check_age(Quota(1, policy), -1) is None
+        assert isinstance(check_age(Quota(1, policy), 1_001), Blocked)
+    assert check_size(Quota(1_000, QuotaPolicy.EVICT), CHAIN, slowest) == EvictUpTo(Position(2, 5))
+    assert check_age(Quota(3, QuotaPolicy.EVICT), 3_001) == EvictOlderThan(3)
 
 
 # -- limits

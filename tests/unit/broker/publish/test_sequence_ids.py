@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from anabranch.broker.publish import sequence_ids as dedup
-from anabranch.broker.publish.sequence_ids import Sequences, Verdict, highest_of
+from anabranch.broker.publish.sequence_ids import DedupDecision, Sequences, highest_of
 from anabranch.model.position import EARLIEST, Position
 
 
 def test_life_of_a_sequence_id() -> None:
     sequences = Sequences()
-    assert sequences.judge("p", 0) is Verdict.NEW
+    assert sequences.check("p", 0) is DedupDecision.NEW
     sequences.push("p", 0)
-    assert sequences.judge("p", 0) is Verdict.IN_FLIGHT
-    assert sequences.judge("q", 0) is Verdict.NEW
+    assert sequences.check("p", 0) is DedupDecision.IN_FLIGHT
+    assert sequences.check("q", 0) is DedupDecision.NEW
     sequences.persist("p", 0)
-    assert sequences.judge("p", 0) is Verdict.DUPLICATE
-    assert sequences.judge("p", 1) is Verdict.NEW
+    assert sequences.check("p", 0) is DedupDecision.DUPLICATE
+    assert sequences.check("p", 1) is DedupDecision.NEW
     assert (sequences.last("p"), sequences.last("q")) == (0, -1)
 
 
@@ -27,7 +27,7 @@ def test_marks_never_go_back() -> None:
     sequences.persist("p", 3)
     sequences.push("p", 4)
     assert sequences.last("p") == 9
-    assert sequences.judge("p", 9) is Verdict.DUPLICATE
+    assert sequences.check("p", 9) is DedupDecision.DUPLICATE
 
 
 def test_after_a_failed_append_the_sequence_id_is_new_again() -> None:
@@ -35,11 +35,11 @@ def test_after_a_failed_append_the_sequence_id_is_new_again() -> None:
     sequences.persist("p", 3)
     sequences.push("p", 5)
     sequences.forget_pushed("p")
-    assert sequences.judge("p", 4) is Verdict.NEW
-    assert sequences.judge("p", 3) is Verdict.DUPLICATE
+    assert sequences.check("p", 4) is DedupDecision.NEW
+    assert sequences.check("p", 3) is DedupDecision.DUPLICATE
     sequences.push("new", 1)
     sequences.forget_pushed("new")
-    assert sequences.judge("new", 1) is Verdict.NEW
+    assert sequences.check("new", 1) is DedupDecision.NEW
 
 
 def test_snapshot_round_trip() -> None:
@@ -50,7 +50,7 @@ def test_snapshot_round_trip() -> None:
     loaded, upto = Sequences.load(sequences.dump(Position(3, 14)))
     assert upto == Position(3, 14)
     assert (loaded.last("a"), loaded.last("ü")) == (7, 0)
-    assert loaded.judge("a", 8) is Verdict.NEW, "what was only pushed is not in a snapshot"
+    assert loaded.check("a", 8) is DedupDecision.NEW, "what was only pushed is not in a snapshot"
 
 
 def test_no_snapshot_is_an_empty_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.metadata.envelope import MAGIC, Numbering, wrap_moved
 from anabranch.metadata.interface import ABSENT, ANY, Change, ChangeKind, StoreIncompatible
-from anabranch.metadata.watch_fanout import TreeWatch, Watches
+from anabranch.metadata.watch_fanout import TreeWatch, WatchFanout
 from anabranch.metadata.zookeeper.change_events import MISSING, QUEUE_MAX, ChangeEvents, NodeState
 from anabranch.metadata.zookeeper.paths import PathMapping
 from anabranch.metadata.zookeeper.records import (
@@ -33,7 +33,7 @@ class Scene:
     def __init__(self, prefix: str = "/") -> None:
         self.known: set[str] = set()
         self.looks: list[Callable[[NodeState], None]] = []
-        self.watches = Watches()
+        self.watches = WatchFanout()
         self.watch = self.watches.add(prefix)
         self.changes = ChangeEvents(
             PathMapping("/c"), self.watches, self.known.__contains__, lambda _, answer: self.looks.append(answer)

@@ -1,9 +1,9 @@
-"""Writes the blocking face of the admin calls from the asynchronous one: the same methods without `async` and `await`.
+"""Writes the blocking form of the admin calls from the asynchronous one: the same methods without `async` and `await`.
 
-    python scripts/generate_admin_faces.py            # writes src/anabranch/admin/blocking/*.py
-    python scripts/generate_admin_faces.py --check    # tells whether they are up to date; a test does this
+    python scripts/generate_blocking_admin.py            # writes src/anabranch/admin/blocking/*.py
+    python scripts/generate_blocking_admin.py --check    # tells whether they are up to date; a test does this
 
-One text is written by hand, so that the two faces cannot drift apart.
+One text is written by hand, so that the two forms cannot drift apart.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def blocking(module: str, source: str) -> str:
     """The blocking text of an asynchronous one."""
     docstring_end = source.index('"""', 3) + 3
     head = (
-        f'"""The blocking face of `anabranch.admin.{module}`. Written by scripts/generate_admin_faces.py; edit that\n'
-        'module, not this one."""'
+        f'"""The blocking form of `anabranch.admin.{module}`. Written by scripts/generate_blocking_admin.py; edit\n'
+        'that module, not this one."""'
     )
     text = head + source[docstring_end:]
     for asynchronous, plain in (
@@ -49,19 +49,19 @@ def _tidy(text: str) -> str:
 
 
 def stale() -> list[str]:
-    """Modules whose blocking face is not what it should be."""
+    """Modules whose blocking form is not what it should be."""
     return [
         module
         for module in MODULES
-        if not (face := ADMIN / "blocking" / f"{module}.py").exists()
-        or face.read_text() != blocking(module, (ADMIN / f"{module}.py").read_text())
+        if not (form := ADMIN / "blocking" / f"{module}.py").exists()
+        or form.read_text() != blocking(module, (ADMIN / f"{module}.py").read_text())
     ]
 
 
 def main() -> int:
     if "--check" in sys.argv[1:]:
         for module in (found := stale()):
-            print(f"admin/blocking/{module}.py is out of date: run scripts/generate_admin_faces.py")
+            print(f"admin/blocking/{module}.py is out of date: run scripts/generate_blocking_admin.py")
         return 1 if found else 0
     (ADMIN / "blocking").mkdir(exist_ok=True)
     for module in MODULES:
