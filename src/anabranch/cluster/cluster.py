@@ -8,7 +8,6 @@ broker is elected.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -36,9 +35,10 @@ from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.changes import Changes
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 ROOT = "/cluster"
 SLOTS_KEY = f"{ROOT}/slots"

@@ -6,7 +6,6 @@ term), and recovers the logs of dead brokers. It does not know which slots this 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
@@ -31,9 +30,10 @@ from anabranch.metadata.recipes.membership import Members
 from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 RETRY_SECONDS = 0.5
 PATIENT_SECONDS = 3.0  # for others to register again after the store was unavailable for all

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-
 from anabranch.cluster.director import SaveTable, TableRaced, TableSaved, TableSeen
 from anabranch.cluster.slot_table import Table, decode_table, encode_table
 from anabranch.metadata.interface import ABSENT, MetadataStore, Versioned, VersionMismatch
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.retry_delays import RETRY_DELAYS
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def seen(found: Versioned | None) -> TableSeen:

@@ -9,7 +9,6 @@ The name of a regular topic has a synthetic layout. It is watched too, because i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -27,10 +26,11 @@ from anabranch.model.metadata_keys import SCALABLE_TOPICS, scalable_topic_at
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.segment import Segment, backing_topic
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.retry_delays import RETRY_DELAYS
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class TopicActivation(Protocol):

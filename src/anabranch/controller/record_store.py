@@ -9,7 +9,6 @@ record is written. So its next leader finds it and continues without a request.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 
 from anabranch.controller.group.group_events import (
@@ -47,8 +46,9 @@ from anabranch.metadata.interface import ABSENT, ANY, KeyMissing, MetadataStore,
 from anabranch.model.errors import Error
 from anabranch.model.metadata_keys import scalable_namespace_key, scalable_topic_at, scalable_topic_key
 from anabranch.model.names import TopicName, parse_namespace
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NOW = 0
 """Mark of a topic that needs a leader at once."""

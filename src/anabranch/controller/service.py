@@ -5,7 +5,6 @@ Implements `interface.ScalableTopics`. Calls about one topic run on its controll
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -43,9 +42,10 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class ScalableTopicService:

@@ -8,7 +8,6 @@ with unfinished work by an index (`RecordStore.pending_topics`), not by a scan o
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
@@ -31,10 +30,11 @@ from anabranch.model.errors import AlreadyExists, BadRequest, Error, NotAllowed
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.retry_delays import RETRY_DELAYS
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 RESUME_TOGETHER = 32  # topics activated at a time
 AGAIN = 4  # a topic is led again after the retry delay of so many failures

@@ -8,7 +8,6 @@ caller's: this module takes the parts of a request and returns plain values.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -25,8 +24,9 @@ from anabranch.interbroker.signature import (
 from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.model.errors import BadRequest, Error
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 PREFIX = "/internal/"
 CALLS = f"{PREFIX}v1/errands/"

@@ -7,7 +7,6 @@ controllers. They are closed in reverse: stop accepting, notify clients, make ev
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -47,6 +46,7 @@ from anabranch.rest.server import HttpServer
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import Clock, SystemClock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.net import SocketNetwork
 from anabranch.runtime.settings import shown
 from anabranch.security.access_control import AccessControl
@@ -54,7 +54,7 @@ from anabranch.security.access_control import AccessControl
 if TYPE_CHECKING:
     from anabranch.node.wiring.cluster import ClusterWiring
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 PASSWORD_THREADS = 1  # so that password guessing uses one core of the broker at most
 STOP_SECONDS = 8.0  # to close all topics; what is left is recovered by the next start, as after a crash

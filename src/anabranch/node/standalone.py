@@ -21,9 +21,10 @@ from anabranch.node.settings.node import NodeSettings
 from anabranch.node.supervisor import Pause
 from anabranch.runtime.clock import Clock, SystemClock
 from anabranch.runtime.garbage import Garbage
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.volume import VolumeBusy
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 FENCED_EXIT = 3
 

@@ -7,7 +7,6 @@ that it is ready by one byte on a pipe. It ends when its standard input ends, so
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -15,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 READY_FD = "ANABRANCH_READY_FD"
 STOP_SECONDS = 30.0

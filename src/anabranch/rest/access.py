@@ -5,7 +5,6 @@ The decision is `AccessControl`'s. Paths that are not served need authentication
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,12 +14,13 @@ from anabranch.rest.http_message import Request
 from anabranch.rest.params import topic_of
 from anabranch.rest.router import Route
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.security.access_control import AccessControl
 from anabranch.security.authentication import Identity, http_credentials
 from anabranch.security.authorization import BROKER, Action, Resource, Unauthorized
 from anabranch.security.permissions import SIGNED_IN, SUPERVISE, Scope
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 METRICS = "/metrics"
 

@@ -7,7 +7,6 @@ wait has a deadline and every buffer a bound, so a slow or silent client costs o
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -34,11 +33,12 @@ from anabranch.rest.errors import (
 from anabranch.rest.http_message import Request, Response, json_response
 from anabranch.rest.router import Match, Router, WrongMethod
 from anabranch.rest.settings import HttpSettings
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.net_tls import TlsStreamServer
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.runtime.tls import TlsServer, common_name
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _READ_BYTES = 64 * 1024
 _WHOLE_BYTES_MAX = 256 * 1024

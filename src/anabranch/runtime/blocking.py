@@ -6,16 +6,17 @@ Results are delivered on the event loop, with one wake-up each.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from anabranch.runtime.logs import get_logger
+
 P = ParamSpec("P")
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Worker(Protocol):

@@ -4,6 +4,10 @@
     {"time":"2026-11-16T01:02:03.456Z","level":"info","logger":"anabranch.broker.topic","message":"split planned",…}
 
 A record is always one line (except for tracebacks in text form), whatever a client put into a name.
+
+Every module logs with `get_logger`: a fixed event text, and the facts as `extra` fields. An application configures
+`logging` itself, and most formatters show only the message. So the message is the event text followed by the fields,
+and the fields stay attributes of the record.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, Self, TextIO
 
 LogFormat = Literal["text", "json"]
 
@@ -50,6 +54,48 @@ def shown_fields(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
             yield name, hide_secrets(str(value))
 
 
+class EventText(str):
+    """The fixed text of a log call. `str()` returns it with the fields; comparisons see only the fixed text."""
+
+    __slots__ = ("_fields",)
+    _fields: str
+
+    def __new__(cls, event: str, fields: str) -> Self:
+        made = super().__new__(cls, event)
+        made._fields = fields
+        return made
+
+    def __str__(self) -> str:
+        return f"{self.event} {self._fields}"
+
+    @property
+    def event(self) -> str:
+        return self[:]
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger of a module of this package."""
+    made = logging.getLogger(name)
+    made.addFilter(_add_fields)
+    return made
+
+
+def _add_fields(record: logging.LogRecord) -> bool:
+    fields = " ".join(f"{name}={_value(value)}" for name, value in shown_fields(record))
+    if fields:
+        record.msg, record.args = EventText(record.getMessage(), fields), None
+    return True
+
+
+def _event_of(record: logging.LogRecord) -> str:
+    return record.msg.event if isinstance(record.msg, EventText) else record.getMessage()
+
+
+def _value(value: Any) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
 def _time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -60,18 +106,13 @@ class TextFormatter(logging.Formatter):
         self._origin = f"{origin} " if origin else ""
 
     def format(self, record: logging.LogRecord) -> str:
-        message = json.dumps(hide_secrets(record.getMessage()), ensure_ascii=False)[1:-1].replace('\\"', '"')
+        message = json.dumps(hide_secrets(_event_of(record)), ensure_ascii=False)[1:-1].replace('\\"', '"')
         parts = [f"{_time(record)} {self._origin}{record.levelname:<7} {record.name}: {message}"]
-        parts += [f"{name}={self._value(value)}" for name, value in shown_fields(record)]
+        parts += [f"{name}={_value(value)}" for name, value in shown_fields(record)]
         line = " ".join(parts)
         if record.exc_info:
             line += "\n" + hide_secrets(self.formatException(record.exc_info))
         return line
-
-    @staticmethod
-    def _value(value: Any) -> str:
-        text = str(value)
-        return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
 class JsonFormatter(logging.Formatter):
@@ -85,7 +126,7 @@ class JsonFormatter(logging.Formatter):
             **self._origin,
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": hide_secrets(record.getMessage()),
+            "message": hide_secrets(_event_of(record)),
         }
         for name, value in shown_fields(record):
             line[name if name not in line else f"{name}_"] = value

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import ClassVar, Protocol
 
-log = logging.getLogger(__name__)
+from anabranch.runtime.logs import get_logger
+
+log = get_logger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 

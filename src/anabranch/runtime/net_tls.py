@@ -6,12 +6,12 @@ Python's ssl copies every buffer, so small ones are joined into records first.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.net import (
     READS_PER_WAKE,
     Buffer,
@@ -25,7 +25,7 @@ from anabranch.runtime.net import (
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.runtime.tls import TlsServer, common_name
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 RECORD_BYTES = 16 * 1024  # maximum of a TLS record: buffers are joined until at least this much
 HANDSHAKE_SECONDS = 10.0

@@ -7,13 +7,13 @@ because one background step failed. So an owner logs the error of a task, and it
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import Any
 
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 YIELD_SECONDS = 0.005
 """Longest work of a `YieldBudget` user between two turns of the event loop."""

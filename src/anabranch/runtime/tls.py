@@ -6,7 +6,6 @@ is then verified against it; the caller decides whether it must.
 
 from __future__ import annotations
 
-import logging
 import os
 import ssl
 from collections.abc import Mapping
@@ -14,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-log = logging.getLogger(__name__)
+from anabranch.runtime.logs import get_logger
+
+log = get_logger(__name__)
 
 
 class TlsError(Exception):

@@ -15,17 +15,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from anabranch.model.errors import Error
 from anabranch.runtime.blocking import Blocking
+from anabranch.runtime.logs import get_logger
 from anabranch.security.authentication import Credentials, Identity, Unauthenticated
 from anabranch.security.tokens import SecurityMissing
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 REMEMBERED_MAX = 4_096
 WAITING_MAX = 256

@@ -5,16 +5,16 @@ If the file cannot be read or holds no key, the last good key stays in force and
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
 from anabranch.model.errors import Error
+from anabranch.runtime.logs import get_logger
 from anabranch.security.authentication import Credentials, Identity
 from anabranch.security.tokens import TokenKey, TokenMethod, TokenReader, read_key
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Parse = Callable[[bytes], tuple[TokenKey, ...]]
 

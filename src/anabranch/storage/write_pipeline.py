@@ -13,11 +13,11 @@ the event loop; the disk is touched by two worker threads, one for the log and o
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from anabranch.runtime.blocking import Blocking
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.interface import Fenced, IgnoringListener, StorageError, StoreListener
 from anabranch.storage.ledger.ledger_files import LedgerFiles
 from anabranch.storage.log.append_gate import AppendGate, is_full, translated
@@ -33,7 +33,7 @@ from anabranch.storage.log.write_behind import WriteBehind
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.tail_cache import TailCache
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class _Completion:

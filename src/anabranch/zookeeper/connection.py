@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.zookeeper.address import Server
 from anabranch.zookeeper.channel import Answer, Channel, fail
@@ -41,7 +41,7 @@ BACKOFF_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 CLOSE_S = 2.0
 LOST_AFTER_TIMEOUTS = 2  # a session without contact for this many times its timeout counts as lost
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 _numbers = itertools.count(os.getpid())  # spreads connections and processes over the servers
 
 

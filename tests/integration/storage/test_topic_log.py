@@ -142,7 +142,7 @@ async def test_flipped_byte_loses_one_entry(tmp_path: Path, caplog: pytest.LogCa
         topic = await topics.open()
         assert await read_numbers(topic) == [number for number in range(500) if number != 321]
         assert topic.stats().corrupt_entries == 1
-        (logged,) = [record for record in caplog.records if record.message == "damaged entry skipped"]
+        (logged,) = [record for record in caplog.records if record.msg == "damaged entry skipped"]
         assert vars(logged)["file"] == str(path)
         assert 0 < at - vars(logged)["offset"] <= 64
         await topic.close()

@@ -208,6 +208,9 @@ class TestModules:
     def test_has_a_docstring(self, path: Path) -> None:
         assert ast.get_docstring(ast.parse(path.read_text())), "module docstring is missing"
 
+    def test_logs_with_get_logger_so_that_messages_have_their_fields(self, path: Path) -> None:
+        assert "logging.getLogger(__name__)" not in path.read_text(), "use anabranch.runtime.logs.get_logger"
+
     def test_is_not_too_long(self, path: Path) -> None:
         assert long_parts(path.read_text(), name_of(path)) == []
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.runtime.logs import LogFormat, hide_secrets, setup_logs
+from anabranch.runtime.logs import LogFormat, get_logger, hide_secrets, setup_logs
 
 
 @pytest.fixture
@@ -89,3 +89,46 @@ def test_plain_text_is_left_alone() -> None:
         hide_secrets("persistent://public/default/x: 3 tokens at 10:20@noon")
         == "persistent://public/default/x: 3 tokens at 10:20@noon"
     )
+
+
+def plain_lines(text: str, **fields: Any) -> str:
+    """What a handler with the formatter of `logging.basicConfig()` writes."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
+    log = get_logger("anabranch.test")
+    log.addHandler(handler)
+    try:
+        log.warning(text, extra=fields)
+    finally:
+        log.removeHandler(handler)
+    return stream.getvalue()
+
+
+def test_the_message_of_a_record_has_the_fields_under_any_formatter() -> None:
+    line = plain_lines("reconnecting after a delay", topic="topic://public/default/a", reason="it broke", delay_s=0.1)
+    assert line == (
+        "WARNING:anabranch.test:reconnecting after a delay"
+        ' topic=topic://public/default/a reason="it broke" delay_s=0.1\n'
+    )
+
+
+def test_the_message_hides_secrets_and_stays_one_line() -> None:
+    line = plain_lines("refused", token="s3cret", url="etcd://u:s3cret@h:1/x", name_="y\nz")
+    assert "s3cret" not in line and line.count("\n") == 1
+
+
+def test_a_record_keeps_its_fixed_text_and_its_fields(caplog: pytest.LogCaptureFixture) -> None:
+    get_logger("anabranch.test").warning("split %s", "planned", extra={"segment": 3, "share": "50 %s"})
+    (record,) = caplog.records
+    assert record.msg == "split planned" and record.__dict__["segment"] == 3
+    assert record.getMessage() == 'split planned segment=3 share="50 %s"'
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"), [("text", "moved segment=3\n"), ("json", '"message":"moved","segment":3}\n')]
+)
+def test_own_formats_show_each_field_once(lines: Any, form: LogFormat, expected: str) -> None:
+    stream = lines(form)
+    get_logger("anabranch.test").info("moved", extra={"segment": 3})
+    assert stream.getvalue().endswith(expected) and stream.getvalue().count("segment") == 1

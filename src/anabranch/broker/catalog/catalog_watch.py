@@ -8,7 +8,6 @@ on use, so they are never stale.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -18,10 +17,11 @@ from anabranch.broker.errors import NamespaceNotFound
 from anabranch.metadata.interface import Change, ChangeKind, MetadataStore, StoreUnavailable, Watch
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.retry_delays import RETRY_DELAYS, RetryDelays
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NAMESPACES, TENANTS = "/namespaces", "/tenants"
 APPLY_SECONDS = 60.0

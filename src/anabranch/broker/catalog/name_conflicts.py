@@ -20,15 +20,15 @@ to, as its records show, is kept and refused.
 from __future__ import annotations
 
 import json
-import logging
 
 from anabranch.metadata.interface import KeyMissing, MetadataStore, Version, VersionMismatch
 from anabranch.model.errors import AlreadyExists
 from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.topic.topic_record import decode_record
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 async def resolve_for_regular(store: MetadataStore, topic: TopicName, *, sync: bool = True) -> None:

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import logging
-
 from anabranch.broker.publish.publisher import Publisher
 from anabranch.broker.publish.sequence_ids import STATE, Last, Sequences, highest_of
 from anabranch.model.position import EARLIEST
 from anabranch.protocol import entry as entries
 from anabranch.protocol.commands import signed
 from anabranch.protocol.errors import ProtocolError
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.topic.topic_log import TopicLog
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 REPLAY_ENTRIES = 1_000
 

@@ -5,7 +5,6 @@ Entries of one producer are appended in the order of their SENDs, and answered i
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -20,10 +19,11 @@ from anabranch.model.position import Position
 from anabranch.protocol.entry import metadata as entry_metadata
 from anabranch.protocol.errors import BadEntry
 from anabranch.protocol.server_errors import ServerError
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.interface import Payload, StorageError
 from anabranch.storage.topic.topic_log import TopicLog
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NEVER = (1 << 62, 0.0)  # a sample that is never completed: latency is not measured
 _PRODUCER_OF: Callable[[Publish], Producer] = itemgetter(0)

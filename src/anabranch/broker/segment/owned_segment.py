@@ -7,7 +7,6 @@ goes on with the children, or stored in their order if the seal failed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -41,8 +40,9 @@ from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import replies
 from anabranch.protocol.server_errors import ServerError, refusal_code
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 AGAIN_SECONDS = 0.2
 

@@ -7,16 +7,16 @@ Events for a broker that is not registered any more are dropped: the leader that
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Hashable
 from typing import Any
 
 from anabranch.broker.peers import BrokerPeers
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SEND_SECONDS = 5.0
 AGAIN_SECONDS = 0.1

@@ -8,7 +8,6 @@ registered broker, because any of them may lead the topic.
 from __future__ import annotations
 
 import asyncio
-import logging
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -51,9 +50,10 @@ from anabranch.interbroker.peer_calls import peer_call
 from anabranch.model.errors import Error, NotReady
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.interface import Fenced, Superseded
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 ASK_SECONDS = 10.0  # the host's own deadline
 MEASURE_SECONDS = 2.0

@@ -5,7 +5,6 @@ The children are read before the seal begins, so that nothing is read while prod
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 
 from anabranch.broker.placement import Placement
@@ -18,8 +17,9 @@ from anabranch.model.hashrange import HashRange
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment
 from anabranch.protocol.segments import segment_sealed
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 READY_MAX = 1_000
 

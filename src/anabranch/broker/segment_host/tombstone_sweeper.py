@@ -5,17 +5,16 @@ A tombstone rejects delayed requests of former leaders; these arrive within minu
 
 from __future__ import annotations
 
-import logging
-
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.placement import ServedElsewhere
 from anabranch.broker.segment.segment_logs import SegmentLogs
 from anabranch.broker.segment_host.local_segments import LocalSegments
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner, YieldBudget
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LOOK_SECONDS = 3_600.0
 KEEP_MS = 24 * 3_600 * 1_000

@@ -6,7 +6,6 @@ entries from the log, checks who may acknowledge, and moves the cursor on seek.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.broker.catalog.policies import Policies
@@ -30,11 +29,12 @@ from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol import replies
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.topic.topic_log import StoredEntry
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 ACK_WORDS_MAX = 1_024  # a batch of 65,536 messages
 READ_RETRY_SECONDS = 0.2

@@ -16,7 +16,6 @@ between only one bit per message is stored. The old view is served until the new
 from __future__ import annotations
 
 import asyncio
-import logging
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -29,13 +28,14 @@ from anabranch.model.position import EARLIEST, Position
 from anabranch.protocol import entry as entries
 from anabranch.protocol.errors import BadEntry
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import give_way
 from anabranch.storage.cursor.ack_state import words_of
 from anabranch.storage.interface import LedgerWriter, StorageError
 from anabranch.storage.topic.compacted_view import CompactedRow, encode_entry
 from anabranch.storage.topic.topic_log import StoredEntry, TopicLog
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CURSOR = "__compaction"  # retains entries that are not compacted yet; named as in Pulsar
 VIEW = -1  # source number of the previous view

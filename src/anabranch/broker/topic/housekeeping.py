@@ -6,7 +6,6 @@ Runs with every sweep; quotas are also checked when a producer is created. `back
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -17,12 +16,13 @@ from anabranch.broker.topic.backlog_quota import Blocked, EvictOlderThan, EvictU
 from anabranch.model.position import Position
 from anabranch.protocol.entry import publish_time_of
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.topic.topic_log import TopicLog
 
 if TYPE_CHECKING:
     from anabranch.broker.topic.topic import Topic
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LAST_USE = "last-use"  # name of the state blob
 READ_BYTES = 64 * 1024

@@ -5,7 +5,6 @@ It combines the parts of one topic. Dispatchers choose entries, `publisher` publ
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -46,11 +45,12 @@ from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.server_errors import refusal_code
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.topic.topic_log import TopicLog
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Topic:

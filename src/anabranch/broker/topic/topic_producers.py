@@ -7,7 +7,6 @@ admitted under a new one.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 
 from anabranch.broker.close_notifications import CloseNotifications, notify_producer_closed
@@ -18,10 +17,11 @@ from anabranch.broker.publish.sequence_ids import Last
 from anabranch.model.errors import Error
 from anabranch.protocol import replies
 from anabranch.protocol.server_errors import server_error
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.topic.topic_log import TopicLog
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 EPOCH_STATE = "topic-epoch"
 FENCES_STATE = "fences"

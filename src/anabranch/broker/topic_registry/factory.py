@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,11 +17,12 @@ from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import AlreadyExists, Error, NotAllowed
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.interface import Fenced
 from anabranch.storage.topic.topic_log import TopicLog
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 AnyTopic = Topic | NonPersistentTopic
 OpenLog = Callable[[TopicName], Awaitable[TopicLog]]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
@@ -26,10 +25,11 @@ from anabranch.broker.topic_registry.unloaded_scan import UnloadedTopicScan
 from anabranch.model.errors import AlreadyExists, BadName, Error, NotAllowed, NotFound, NotReady
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner, YieldBudget
 from anabranch.storage.interface import Fenced
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CLOSE_TOGETHER = 64
 REST_SECONDS = 60.0

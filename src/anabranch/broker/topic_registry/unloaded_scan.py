@@ -5,7 +5,6 @@ The sweep of loaded topics then applies the policies and unloads them again.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from anabranch.broker.catalog.catalog import Catalog
@@ -16,8 +15,9 @@ from anabranch.broker.segment.segment_logs import SegmentLogs
 from anabranch.model.errors import Error
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 SCAN_SECONDS = 60.0

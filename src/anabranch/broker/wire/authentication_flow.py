@@ -8,7 +8,6 @@ cannot refresh its credentials, does not answer in time, or answers with another
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +18,14 @@ from anabranch.protocol.errors import BadCommand
 from anabranch.protocol.handshake import Peer
 from anabranch.protocol.server_errors import ServerError
 from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.logs import get_logger
 from anabranch.security.access_control import AccessControl
 from anabranch.security.authentication import Credentials, Identity, Unauthenticated
 
 if TYPE_CHECKING:
     from anabranch.broker.wire.connection import Connection
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class AuthenticationFlow:

@@ -6,7 +6,6 @@ Frames that are written during one step of the event loop are sent together at i
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -22,13 +21,14 @@ from anabranch.protocol.handshake import Beat, Handshake, Keepalive, broker_feat
 from anabranch.protocol.handshake import Peer as ClientFacts
 from anabranch.protocol.server_errors import server_error
 from anabranch.runtime.clock import Timer
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.net import Buffer, Stream
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.security.authentication import Identity
 from anabranch.security.authorization import Resource, Unauthorized
 from anabranch.security.permissions import COMMAND_NEEDS, Covered
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Handler = Callable[[Any, Frame], None]
 """Called with a command's body and its frame; does not wait."""

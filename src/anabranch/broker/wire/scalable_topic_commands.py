@@ -6,7 +6,6 @@ while the socket queue is full: the newest state is sent when there is room.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from anabranch.broker.errors import ConsumerNotFound, TooManyRequests
@@ -32,9 +31,10 @@ from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.errors import BadCommand
 from anabranch.protocol.frames import Frame
 from anabranch.protocol.server_errors import ServerError, server_error
+from anabranch.runtime.logs import get_logger
 from anabranch.security.authorization import Resource
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 WATCHES_MAX = 10_000
 """Layout sessions of one connection."""

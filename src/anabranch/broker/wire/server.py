@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable
 
@@ -19,9 +18,10 @@ from anabranch.protocol import replies
 from anabranch.protocol.commands import NO_REQUEST
 from anabranch.protocol.server_errors import ServerError
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.net import Listener, Network, Stream, StreamHandler
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SCRATCH_BYTES = 512 * 1024  # shared by all connections: the event loop reads one socket at a time
 

@@ -7,7 +7,6 @@ over in a hundredth of the first delay.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Protocol
 
 from anabranch.client.config import Backoff
@@ -24,8 +23,9 @@ from anabranch.client.errors import (
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 URGENT_EVERY_SECONDS = 0.05
 

@@ -7,7 +7,6 @@ member reports a stored checkpoint (`saved`), the children of its finished segme
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,8 +27,9 @@ from anabranch.client.messages.message_batch import last_id
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.names import TopicName
 from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Restore = Callable[[], Checkpoint | None]
 

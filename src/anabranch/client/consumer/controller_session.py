@@ -7,7 +7,6 @@ The session has its own connection, because brokers without SCALABLE_TOPIC_LEAVE
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -34,8 +33,9 @@ from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, BaseCommand, position_of
 from anabranch.protocol.entry import Bytes
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,10 @@ class ControllerSession:
         self._last_error: ClientError | None = None
         self._unfollow: Callable[[], None] | None = None
 
+    @property
+    def _log_fields(self) -> dict[str, str]:
+        return {"topic": str(self._watch.topic), "subscription": self._spec.subscription}
+
     async def wait_first(self, timeout_s: float) -> None:
         """Wait until it is registered. Raises the refusal, or TimedOut with the last error."""
         try:
@@ -133,13 +137,15 @@ class ControllerSession:
                     return
                 attempt = 0 if was_registered else attempt + 1
                 delay = self._context.backoff.delay(max(0, attempt - 1), self._context.chance.random())
+                if isinstance(error, ControllerMoved):
+                    delay = 0.0
                 log.info(
                     "registering again with the topic's controller",
-                    extra={"topic": str(self._watch.topic), "reason": error.reason},
+                    extra={**self._log_fields, "reason": error.reason, "delay_s": delay},
                 )
                 if attempt:  # that broker may no longer be the controller
                     self._watch.refresh()
-                if not isinstance(error, ControllerMoved):
+                if delay:
                     await self._context.clock.sleep(delay)
         finally:
             self._unfollow()
@@ -258,4 +264,7 @@ class ControllerSession:
                     consumer_id=self._consumer_id,
                 )
             except ClientError as error:
-                log.info("controller did not confirm that the consumer left", extra={"reason": error.reason})
+                log.info(
+                    "controller did not confirm that the consumer left",
+                    extra={**self._log_fields, "reason": error.reason},
+                )

@@ -7,7 +7,6 @@ only after the copy is stored, so nothing is lost in between.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -15,8 +14,9 @@ from anabranch.client.config import DeadLetter
 from anabranch.client.errors import ClientError
 from anabranch.client.messages.message import Message
 from anabranch.model.names import Domain, TopicName
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 REAL_TOPIC = "REAL_TOPIC"
 REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"

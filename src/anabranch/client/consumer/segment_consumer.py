@@ -7,7 +7,6 @@ go to a `SegmentListener`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,8 +28,9 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import Bytes
 from anabranch.runtime.clock import Timer
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CLOSE_TIMEOUT_SECONDS = 5.0
 CHUNK_SECONDS = 15.0  # between checks for incomplete chunked messages that expired
@@ -272,7 +272,14 @@ class SegmentConsumer:
         if isinstance(error, TimedOut):
             self._lost_connection(error)  # the state sends the ack again after the next attach
         elif error is None and not answer.cancelled() and answer.result().HasField("error"):
-            log.warning("broker refused an ack", extra={"topic": self.topic, "reason": answer.result().message})
+            log.warning(
+                "broker refused an ack",
+                extra={
+                    "topic": self.topic,
+                    "subscription": self.spec.subscription,
+                    "reason": answer.result().message,
+                },
+            )
             self.state.confirmed(number)
         elif error is None:
             self.state.confirmed(number)

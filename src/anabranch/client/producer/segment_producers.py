@@ -6,7 +6,6 @@ Every segment lane of the state has one `SegmentProducer` here, from its `Open` 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.client.context import ClientContext
@@ -29,9 +28,10 @@ from anabranch.client.producer.segment_producer import SegmentProducer
 from anabranch.client.producer.segment_producer_state import Effect
 from anabranch.client.topic.layout_watch import LayoutWatch
 from anabranch.client.topic.topic_view import BrokerUrls, TopicView
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 OnStored = Callable[[Sequence[OutgoingMessage], int, int, int], None]
 """Called with the records, the number in message ids, the ledger and the entry."""

@@ -7,7 +7,6 @@ fetched or read therefore fails there, and nowhere else.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,9 +19,10 @@ from anabranch.model.schema import Schema as Definition
 from anabranch.model.schema import SchemaType
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 VERSIONS_MAX = 1000  # of one topic; brokers keep as many
 Version = tuple[str, bytes]  # topic, and the version as its messages name it
@@ -114,8 +114,12 @@ class SchemaResolver:
                 if not error.retryable:
                     self._versions.failed(version, error)
                     break
-                log.info("retrying to fetch a schema version", extra={"topic": version[0], "reason": error.reason})
-            await context.clock.sleep(context.backoff.delay(attempt, context.chance.random()))
+                delay = context.backoff.delay(attempt, context.chance.random())
+                log.info(
+                    "retrying to fetch a schema version",
+                    extra={"topic": version[0], "reason": error.reason, "delay_s": delay},
+                )
+            await context.clock.sleep(delay)
             attempt += 1
         for ready in self._fetching.pop(version):
             ready()

@@ -12,7 +12,6 @@ opened again without a limit.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -38,6 +37,7 @@ from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import Bytes
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
 DOUBT_SECONDS = 2.0
@@ -46,7 +46,7 @@ an unload. Its answer counts only after it was the same for this long."""
 
 REFRESH_BACKOFF = Backoff(initial=0.02, maximum=1.0, jitter=0)  # between refreshes that brought no new layout
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Follower = Callable[[TopicView], None]
 

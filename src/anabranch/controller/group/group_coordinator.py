@@ -8,7 +8,6 @@ is durable.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from itertools import count
 from typing import assert_never
@@ -32,9 +31,10 @@ from anabranch.controller.records.subscription_registry import Subscription
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import SegmentRef
 from anabranch.model.errors import Error, NotAllowed
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.retry_delays import RETRY_DELAYS
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 GRANT_SECONDS = 2.0
 """A Pulsar client waits at most this long for its assignment while the owners of its segments confirm the grant."""

@@ -6,7 +6,6 @@ Requests are sent by the topic's leader, under its term. If an owner knows a lat
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
@@ -17,9 +16,10 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.model.segment import Segment, backing_topic
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.retry_delays import RETRY_DELAYS
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 ASK_TOGETHER = 16
 """Concurrent requests to owners, per purpose."""

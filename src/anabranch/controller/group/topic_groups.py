@@ -5,8 +5,6 @@ A subscription that was deleted and created again is another incarnation and get
 
 from __future__ import annotations
 
-import logging
-
 from anabranch.controller import segment_host as host
 from anabranch.controller.events import NotLeading, UnknownSubscription
 from anabranch.controller.group.group_coordinator import GroupCoordinator
@@ -15,8 +13,9 @@ from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.subscription_registry import Subscription, SubscriptionKind, SubscriptionState
 from anabranch.model.errors import Error
 from anabranch.model.names import encode_component
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class TopicGroups:

@@ -8,7 +8,6 @@ concurrent runs are harmless, because pruning is one compare-and-set.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 
 from anabranch.controller import segment_host as host
@@ -24,8 +23,9 @@ from anabranch.controller.topic import operation_events as steps
 from anabranch.controller.topic.gc_policy import GcDecision, Progress, Retention
 from anabranch.controller.topic.topic_controller import TopicController
 from anabranch.model.segment import backing_topic
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 ASK_TOGETHER = 16
 

@@ -10,7 +10,6 @@ owner carries the term and a growing number. Nothing starts in the constructor; 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextvars import Context
 from itertools import count
@@ -36,10 +35,11 @@ from anabranch.model.layout import LayoutLimits
 from anabranch.model.names import TopicName
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.retry_delays import RETRY_DELAYS
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SEGMENT_BYTES = 400
 """Upper estimate of a segment's size in the record."""

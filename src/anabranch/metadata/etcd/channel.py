@@ -7,7 +7,6 @@ a server.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -27,6 +26,7 @@ from anabranch.metadata.interface import (
 )
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
 DEADLINE_MS = 8_000
@@ -45,7 +45,7 @@ _METADATA = (("hasleader", "true"),)
 Req = TypeVar("Req")
 Res = TypeVar("Res")
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Compacted(StoreUnavailable):

@@ -8,7 +8,6 @@ a session often exists longer than its holder may rely on. From then on it is no
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 
 import grpc
@@ -21,6 +20,7 @@ from anabranch.metadata.interface import SessionEvent, SessionLost, StoreUnavail
 from anabranch.metadata.session_base import SessionBase
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
 TTL_MS_MIN = 2_000
@@ -32,7 +32,7 @@ _PAUSE_S = 0.1
 
 KeepAliveCall = grpc.aio.StreamStreamCall[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(slots=True)

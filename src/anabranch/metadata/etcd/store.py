@@ -8,7 +8,6 @@ record and the decision is made again. After a lost connection a write is not re
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
@@ -47,6 +46,7 @@ from anabranch.metadata.interface import (
 )
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import give_way
 
 PORT = 2379
@@ -55,7 +55,7 @@ ALWAYS_READ = 2**62
 
 CAPABILITIES = Capabilities("etcd", is_durable=True, is_shared=True, has_snapshot_scan=True, ttl_ms_min=TTL_MS_MIN)
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class EtcdStore:

@@ -8,7 +8,6 @@ compacted, or if the cluster returned with fewer revisions than before.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 import grpc
@@ -21,6 +20,7 @@ from anabranch.metadata.interface import Change, ChangeKind, check_tree
 from anabranch.metadata.watch_fanout import TreeWatch
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
 SILENCE_S = 2.0
@@ -29,7 +29,7 @@ SILENCE_S = 2.0
 _PAUSE_S = 0.1
 _INVALIDATED = Change(ChangeKind.INVALIDATED, "/")
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class RevisionWatch(TreeWatch):

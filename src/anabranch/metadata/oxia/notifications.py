@@ -10,7 +10,6 @@ Writers wait here until their own change was published, so that a writer's own w
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -23,6 +22,7 @@ from anabranch.metadata.oxia import oxia_pb2 as wire
 from anabranch.metadata.oxia.errors import AnswerUnreadable, is_retryable, port_error
 from anabranch.metadata.oxia.server_channel import NOTIFICATIONS, ServerChannel
 from anabranch.metadata.oxia.shard_leaders import Backoff, Cluster
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
 OWN_CHANGE_S_MAX = 0.25  # a writer waits no longer for its own change, because it is not required
@@ -32,7 +32,7 @@ _KINDS = {
     wire.KEY_DELETED: ChangeKind.DELETED,
 }
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

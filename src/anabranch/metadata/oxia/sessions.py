@@ -8,7 +8,6 @@ deleted too.
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from anabranch.metadata.grpc_calls import CallFailed
 from anabranch.metadata.interface import SessionEvent, SessionLost, StoreUnavailable
@@ -17,6 +16,7 @@ from anabranch.metadata.oxia.errors import Refusal, refusal
 from anabranch.metadata.oxia.server_channel import CLOSE_SESSION, CREATE_SESSION, KEEP_ALIVE
 from anabranch.metadata.oxia.shard_leaders import Cluster
 from anabranch.metadata.session_base import SessionBase
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
 TTL_MS_MIN, TTL_MS_MAX = 2_000, 300_000  # the server refuses others
@@ -24,7 +24,7 @@ IDENTITY = "anabranch"
 KEEP_ALIVES_PER_TTL = 5
 KEEP_ALIVE_S_MAX = 2.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def granted_ms(ttl_ms: int) -> int:

@@ -7,7 +7,6 @@ from any known leader. Other parts look up the leader of a shard each time they 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from itertools import count
@@ -22,12 +21,13 @@ from anabranch.metadata.oxia.errors import AnswerUnreadable, is_retryable, port_
 from anabranch.metadata.oxia.server_channel import ASSIGNMENTS, ServerChannel
 from anabranch.metadata.oxia.shards import Shard, ShardMap, read_assignments
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
 ATTEMPT_S_MIN = 0.5
 FIRST_ANSWER_S = 3.0  # for a server's first assignments; then another server is tried
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)

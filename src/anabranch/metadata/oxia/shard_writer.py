@@ -12,7 +12,6 @@ executed them. The stream is never half-closed, because the server would drop th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from anabranch.metadata.oxia import oxia_pb2 as wire
 from anabranch.metadata.oxia.errors import AnswerUnreadable, was_not_executed
 from anabranch.metadata.oxia.server_channel import ServerChannel, WriteCall, parse
 from anabranch.metadata.oxia.shard_leaders import Backoff, Cluster
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
 BATCH_WRITES_MAX = 1000
@@ -33,7 +33,7 @@ PENDING_BATCHES_MAX = 16
 QUEUED_MAX = 10_000  # further writers wait
 DRAIN_S = 2.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,6 @@ the caller reads again and decides.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
@@ -50,13 +49,14 @@ from anabranch.metadata.oxia.shards import ShardMap
 from anabranch.metadata.watch_fanout import TreeWatch, WatchFanout
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
 DEADLINE_MS = 10_000
 PUTS_AT_ONCE = 256
 CAPABILITIES = Capabilities("oxia", is_durable=True, is_shared=True, has_snapshot_scan=False, ttl_ms_min=TTL_MS_MIN)
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def open_oxia(rest: str, clock: Clock, *, deadline_ms: int = DEADLINE_MS) -> OxiaStore:

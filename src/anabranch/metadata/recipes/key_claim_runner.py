@@ -6,7 +6,6 @@ A refused compare-and-set becomes Raced, a write without an answer Uncertain, a 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import assert_never
@@ -48,9 +47,10 @@ from anabranch.metadata.recipes.session_keeper import (
 )
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Timer
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 ClaimEvent = KeyHeld | KeyWritten | KeyLost | KeyReleased
 

@@ -15,7 +15,6 @@ see the keys vanish.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -25,10 +24,11 @@ from anabranch.metadata.interface import MetadataStore, Session, SessionEvent, S
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.retry_delays import RETRY_DELAYS, RetryDelays
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 # events ---------------------------------------------------------------------------------------------------------------

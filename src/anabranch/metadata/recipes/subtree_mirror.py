@@ -7,7 +7,6 @@ is followed by another read. Between a change and its event the mirror is briefl
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
@@ -18,10 +17,11 @@ from anabranch.metadata.recipes.event_stream import EventReader, EventStream
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.retry_delays import RETRY_DELAYS, RetryDelays
 from anabranch.runtime.tasks import TaskOwner
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 DIRTY_MAX = 64
 """More changed keys than this are read with one scan."""

@@ -7,7 +7,6 @@ change; otherwise the event table is read.
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from collections.abc import Callable
 
@@ -16,12 +15,13 @@ from anabranch.metadata.sqlite.event_log import read_message
 from anabranch.metadata.sqlite.writer import Group, Operation, Writer
 from anabranch.metadata.watch_fanout import TreeWatch, WatchFanout
 from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.logs import get_logger
 
 POLL_S = 1.0  # in case a notification was lost
 POLL_WITHOUT_INOTIFY_S = 0.05
 _MARGIN_S = 0.05  # margin after a session's deadline
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class ChangeFeed:

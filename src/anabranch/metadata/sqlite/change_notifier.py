@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import logging
 import os
 import struct
 from collections.abc import Callable
@@ -16,8 +15,9 @@ from pathlib import Path
 from zlib import crc32
 
 from anabranch.metadata.sqlite.fork_guard import guard
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _IN_MODIFY = 0x2
 _IN_CLOSE_WRITE = 0x8

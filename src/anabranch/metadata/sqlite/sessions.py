@@ -11,7 +11,6 @@ the loop was blocked) proves nothing, so the database is asked whether another p
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from anabranch.metadata.interface import Session, SessionEvent, SessionLost, StoreUnavailable
@@ -21,8 +20,9 @@ from anabranch.metadata.sqlite.tables import WriteTables
 from anabranch.metadata.sqlite.write_queue import WriteQueue
 from anabranch.metadata.sqlite.writer import Operation
 from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 HEARTBEATS_PER_TTL = 4
 

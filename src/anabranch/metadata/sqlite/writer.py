@@ -6,7 +6,6 @@ open and close happen only under the writer lock (`file_lock.py`).
 
 from __future__ import annotations
 
-import logging
 import queue
 import sqlite3
 import threading
@@ -26,8 +25,9 @@ from anabranch.metadata.sqlite.tables import PlainPut, ReadTables, WriteTables
 from anabranch.metadata.sqlite.wal_file import WalFile
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 GROUP_WRITES_MAX = 512
 WAL_BYTES = 4 * 1024 * 1024

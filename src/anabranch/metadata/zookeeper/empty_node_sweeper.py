@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from anabranch.metadata.zookeeper.nodes import Nodes
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.zookeeper.connection import Connection
 from anabranch.zookeeper.errors import ZooKeeperError
@@ -13,7 +13,7 @@ from anabranch.zookeeper.errors import ZooKeeperError
 PATHS_MAX = 10_000  # beyond it paths are dropped; the next listing of their parent adds them again
 CLOSE_S = 1.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class EmptyNodeSweeper:

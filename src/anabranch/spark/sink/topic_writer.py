@@ -10,7 +10,6 @@ sent there, so that a later attempt can tell whether it brings the same rows (`a
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,13 +28,14 @@ from anabranch.model.routing import RoutingKind
 from anabranch.model.segment import Segment
 from anabranch.protocol import codec
 from anabranch.protocol.commands import BaseCommand
+from anabranch.runtime.logs import get_logger
 from anabranch.spark.client.cluster_client import ClusterClient
 from anabranch.spark.sink import replay_check as replay
 from anabranch.spark.sink.replay_check import Memory, NonDeterministicReplay
 from anabranch.spark.sink.row_checksum import RowChecksum, read_note
 from anabranch.spark.sink.segment_writer import Rows, SegmentWriter, Sent, frame_of, ring_of, stored_in
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CLOSE_SECONDS = 5.0
 

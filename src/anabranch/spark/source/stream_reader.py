@@ -7,7 +7,6 @@ on the event loop has seen last (`metadataMaxAgeMs`); only a batch that has some
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +25,7 @@ from anabranch.client.errors import ClientError, TimedOut
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.protocol.commands import message_id
+from anabranch.runtime.logs import get_logger
 from anabranch.spark.client.cluster_client import ClusterClient, cluster_of
 from anabranch.spark.offsets import advance as cuts
 from anabranch.spark.offsets import offset as offsets
@@ -37,7 +37,7 @@ from anabranch.spark.source.planning import at_time, loss_taken, offset_at, topi
 from anabranch.spark.source.read_task import Task, read
 from anabranch.spark.source.subscription_hold import Hold
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NAMES_EVERY_S = 5.0  # how often topics that match a pattern are looked for
 

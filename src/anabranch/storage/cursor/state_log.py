@@ -15,13 +15,13 @@ metadata store; while that is unavailable, deltas continue in the current ledger
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.cursor.state_codec import (
@@ -34,7 +34,7 @@ from anabranch.storage.cursor.state_codec import (
 )
 from anabranch.storage.interface import LedgerStore, LedgerWriter, StorageError, StoredEntry
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _RETRY_MS = 1000
 

@@ -8,11 +8,11 @@ allocate ids whose files exist. Therefore no id is at or below `floor`, the high
 from __future__ import annotations
 
 import asyncio
-import logging
 
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.record_store import RecordRaced, RecordStore
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class LedgerIds:

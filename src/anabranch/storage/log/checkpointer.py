@@ -6,12 +6,12 @@ files. A log file is never deleted before the first two have succeeded.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
 from anabranch.runtime.blocking import Worker
 from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.interface import Fenced, StorageError
 from anabranch.storage.ledger.ledger_files import LedgerFiles
 from anabranch.storage.log.append_gate import is_full
@@ -20,7 +20,7 @@ from anabranch.storage.log.fence import Fence
 from anabranch.storage.log.group_commit import Batch
 from anabranch.storage.log.write_behind import WriteBehind
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 PREPARE_PAUSE = 0.02
 
 

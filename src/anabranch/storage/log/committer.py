@@ -11,12 +11,12 @@ When a group is durable, in this order:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
 from anabranch.runtime.blocking import Worker
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.interface import Fenced, StorageError
 from anabranch.storage.ledger.record_format import log_stamp
 from anabranch.storage.log.append_gate import AppendGate, is_full, translated
@@ -26,7 +26,7 @@ from anabranch.storage.log.group_commit import Batch, GroupCommit, GroupPlan
 from anabranch.storage.log.open_ledger import OpenLedger
 from anabranch.storage.log.write_behind import WriteBehind
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CONFIRM_AGAIN_S = 0.05
 

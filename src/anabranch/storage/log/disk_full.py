@@ -10,16 +10,16 @@ thread.
 
 from __future__ import annotations
 
-import logging
 from typing import Protocol
 
 from anabranch.runtime.blocking import Worker
 from anabranch.runtime.clock import Clock, Timer
 from anabranch.runtime.disk import Disk
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.interface import StorageError
 from anabranch.storage.log.append_gate import AppendGate, is_full, translated
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class DiskReserve:

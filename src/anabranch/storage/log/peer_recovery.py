@@ -6,11 +6,11 @@ file shows whether a process runs there; the fence shows whether it is the one t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from anabranch.runtime.disk import Disk
+from anabranch.runtime.logs import get_logger
 from anabranch.storage import volume
 from anabranch.storage.interface import StorageError
 from anabranch.storage.ledger.ledger_files import LedgerFiles
@@ -18,7 +18,7 @@ from anabranch.storage.log.fence import log_dir
 from anabranch.storage.log.recovery import Recovery, take_over
 from anabranch.storage.settings import StorageSettings
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 FILES_MAX = 256
 

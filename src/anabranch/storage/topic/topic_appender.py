@@ -11,18 +11,18 @@ append what was parked.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.interface import LedgerStore, LedgerWriter, Payload, StorageError, StoredEntry
 from anabranch.storage.ledger.ledger_chain import ChainLedger, LedgerChain
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class TopicSink(Protocol):

@@ -10,7 +10,6 @@ the topic, and this one closes itself with `Fenced`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.cursor.state_log import StateLog
@@ -38,7 +38,7 @@ from anabranch.storage.topic.topic_state import TopicState
 
 __all__ = ["StoredEntry", "TopicLog", "TopicLogSettings", "TopicSink", "TopicTerminated"]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class TopicTerminated(StorageError):

@@ -7,12 +7,12 @@ append and the first cursor need no further write. Recovery of the former owner'
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.model.errors import AlreadyExists, NotFound
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.cursor.state_codec import BadStateRecord, CursorSaved, decode
 from anabranch.storage.cursor.state_replay import Replay
@@ -29,7 +29,7 @@ from anabranch.storage.topic.topic_record import (
     tombstone_of,
 )
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _READ_ENTRIES, _READ_BYTES = 1024, 1024 * 1024
 

@@ -5,14 +5,14 @@ A damaged entry is logged once with its file and offset, counted, and skipped; a
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from anabranch.model.position import Position
+from anabranch.runtime.logs import get_logger
 from anabranch.storage.interface import CorruptEntry, LedgerNotFound, LedgerStore, StoredEntry
 from anabranch.storage.ledger.ledger_chain import ChainLedger, LedgerChain
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _LOGGED_MAX = 100  # per topic, because a torn file must not flood the log; all are counted
 

@@ -140,7 +140,7 @@ async def test_a_damaged_entry_is_skipped_and_counted_once(world: TopicWorld, ca
     assert await read_all(topic) == [b"0", b"2", b"3"]
     assert await read_all(topic) == [b"0", b"2", b"3"]
     assert topic.stats().corrupt_entries == 2
-    logged = [record for record in caplog.records if record.message == "damaged entry skipped"]
+    logged = [record for record in caplog.records if record.msg == "damaged entry skipped"]
     assert [(vars(record)["file"], vars(record)["offset"]) for record in logged] == [
         ("1.ledger", 100),
         ("1.ledger", 400),
