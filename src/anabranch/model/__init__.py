@@ -16,6 +16,7 @@
 | `subscription_type` | subscription types, numbered as on the wire |
 | `metadata_keys` | metadata keys of scalable topics |
 | `broker_incarnation` | one run of a broker process |
+| `autoscale` | automatic split and merge: policy, load, decision |
 
 Nothing is re-exported, so that importing the package loads only the error root and `anabranch --version` stays fast.
 """

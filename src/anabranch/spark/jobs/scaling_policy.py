@@ -16,15 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 
-from anabranch.model.errors import BadRequest
+from anabranch.model.autoscale.policy import BadPolicy
 
 SLOTS = 256  # the ring in so many equal parts: a segment has at least one
-
-
-class BadPolicy(BadRequest):
-    """A policy whose numbers contradict each other, or that has a setting which does not exist."""
-
-    code = "bad-policy"
 
 
 @dataclass(frozen=True, slots=True)

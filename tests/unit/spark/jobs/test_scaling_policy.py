@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.spark.jobs.scaling_policy import SLOTS, BadPolicy, Load, ScalePolicy, Scaler
+from anabranch.model.autoscale.policy import BadPolicy
+from anabranch.spark.jobs.scaling_policy import SLOTS, Load, ScalePolicy, Scaler
 
 QUICK = ScalePolicy(
     max_segments=8,
