@@ -1,6 +1,6 @@
 """`make soak`, part three: invalid admin requests to a real broker, beside a well-behaved client.
 
-Valid answers are 2xx, 3xx and 4xx, errors as `{"reason": …, "code": …}`. A 5xx, a stack trace, an error in the broker's
+Valid answers are 2xx, 3xx and 4xx, errors as `{"reason": …, "error": …}`. A 5xx, a stack trace, an error in the broker's
 log, silence, or a disturbed neighbour is a fault. The seed is printed; the same seed sends the same requests.
 """
 
@@ -73,7 +73,7 @@ def fault_of(call: Call, status: int, body: bytes) -> str | None:
     if status >= 400 and call.method != "HEAD":
         try:
             answer = json.loads(body)
-            sound = isinstance(answer["reason"], str) and isinstance(answer["code"], str)
+            sound = isinstance(answer["reason"], str) and isinstance(answer["error"], str)
         except (ValueError, KeyError, TypeError):
             sound = False
         if not sound:

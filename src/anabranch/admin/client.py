@@ -211,7 +211,7 @@ def refusal(answer: Answer) -> AdminError:
     value = answer.value
     if isinstance(value, dict):
         reason = value.get("reason") or value.get("message") or ""
-        code = value.get("code")
+        code = value.get("error") or value.get("code")  # brokers of an earlier version say `code`
     else:
         reason, code = answer.text, None
     words = " ".join(str(reason).split()) or http.client.responses.get(answer.status, "refused")

@@ -55,7 +55,8 @@ class PeerClient:
         if answer.status >= 300:
             refusal = value if isinstance(value, dict) else {}
             reason = str(refusal.get("reason", f"HTTP {answer.status}"))
-            raise PeerCallRefused(str(refusal.get("code", "error")), reason, answer.status)
+            code = refusal.get("error") or refusal.get("code")  # brokers of an earlier version say `code`
+            raise PeerCallRefused(str(code or "error"), reason, answer.status)
         return value
 
     async def _exchange(self, url: str, path: str, body: bytes, signature: str) -> HttpAnswer:

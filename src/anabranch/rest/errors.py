@@ -1,4 +1,7 @@
-"""HTTP answer of an error: `{"reason": …, "code": …}` with Pulsar's status. Never a stack trace.
+"""HTTP answer of an error: `{"reason": …, "error": …}` with Pulsar's status. Never a stack trace.
+
+`error` is the stable code of the error. The field is not called `code`, because Go's admin client expects a number
+there and shows the raw JSON instead of the reason.
 
 The status follows from the error's code. An error class whose code is not listed answers like its nearest base class.
 """
@@ -122,7 +125,7 @@ def status_of(error: Error) -> int:
 
 def error_response(error: Error) -> Response:
     status = status_of(error)
-    made = json_response({"reason": error.reason, "code": error.code}, status)
+    made = refusal(error.code, error.reason, status)
     extra: list[tuple[str, str]] = []
     if status == 405 and (allowed := getattr(error, "allowed", None)):
         extra.append(("Allow", ", ".join(allowed)))
@@ -131,6 +134,10 @@ def error_response(error: Error) -> Response:
     if status in (429, 503):
         extra.append(("Retry-After", "1"))
     return Response(status, made.body, made.content_type, tuple(extra))
+
+
+def refusal(code: str, reason: str, status: int) -> Response:
+    return json_response({"reason": reason, "error": code}, status)
 
 
 def redirect(request: Request, address: Address) -> Response:
@@ -142,4 +149,4 @@ def redirect(request: Request, address: Address) -> Response:
 
 def internal_error() -> Response:
     """Answer to an unexpected exception. The log has the details."""
-    return json_response({"reason": "internal error; the broker's log has the details", "code": "internal"}, 500)
+    return refusal("internal", "internal error; the broker's log has the details", 500)

@@ -29,8 +29,9 @@ from anabranch.rest.errors import (
     error_response,
     internal_error,
     redirect,
+    refusal,
 )
-from anabranch.rest.http_message import Request, Response, json_response
+from anabranch.rest.http_message import Request, Response
 from anabranch.rest.router import Match, Router, WrongMethod
 from anabranch.rest.settings import HttpSettings
 from anabranch.runtime.logs import get_logger
@@ -43,6 +44,12 @@ log = get_logger(__name__)
 _READ_BYTES = 64 * 1024
 _WHOLE_BYTES_MAX = 256 * 1024
 _PIPELINE_GRACE_S = 2.0
+
+_FULL_BODY = refusal("overloaded", "too many HTTP connections; close some, or raise http.connections_max", 503).body
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
+)  # written without reading the request: no connection state is made for it
 
 Serve = Callable[[Request], Awaitable[Response]]
 Work = Callable[[], Awaitable[Response]]
@@ -185,8 +192,9 @@ class Exchange:
         except h11.RemoteProtocolError as error:
             if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 return False
-            body = json_response({"reason": f"not HTTP/1.1: {error}", "code": "bad-request"}, error.error_status_hint)
-            await self._send(body, False, close=True)
+            status = error.error_status_hint
+            code = "headers-too-large" if status == 431 else "bad-request"
+            await self._send(refusal(code, f"not HTTP/1.1: {error}", status), False, close=True)
             return False
         except (BodyTooLarge, BadRequest) as error:
             await self._send(error_response(error), head_only, close=True)
@@ -389,7 +397,7 @@ class HttpServer:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._is_full(writer):
-            writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.write(_FULL)
             writer.close()
             return
         exchange = Exchange(reader, writer, self._settings, self._serve)

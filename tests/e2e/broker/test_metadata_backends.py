@@ -226,7 +226,7 @@ def serve_without_store(away: Away, fault: Fault, tmp_path: Path) -> None:
 
 def refused_request(broker: BrokerProcess) -> None:
     status, answer = Rest(broker.http_url).call("PUT", "/admin/v2/namespaces/public/refused")
-    assert status == 503 and answer["code"].startswith("metadata-"), (status, answer)
+    assert status == 503 and answer["error"].startswith("metadata-"), (status, answer)
 
 
 def refused_on_the_wire(broker: BrokerProcess) -> None:

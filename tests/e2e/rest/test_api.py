@@ -111,7 +111,7 @@ def test_life_of_a_topic(broker: BrokerProcess, client: pulsar.Client, name: str
     assert ask(broker, "GET", path_of(name) + "/partitions")[0] == 404
     assert ask(broker, "PUT", path_of(name), {"owner": "me"}) == (204, None)
     status, body = ask(broker, "PUT", path_of(name))
-    assert (status, body["code"]) == (409, "already-exists")
+    assert (status, body["error"]) == (409, "already-exists")
     assert ask(broker, "GET", path_of(name) + "/partitions") == (200, {"partitions": 0, "deleted": False})
     assert full in ask(broker, "GET", f"{ADMIN}/namespaces/public/default/topics")[1]
     assert ask(broker, "PUT", path_of(name) + "/subscription/s%2F1", "earliest")[0] == 204
@@ -207,9 +207,9 @@ def test_health_metrics_and_unknown_paths(broker: BrokerProcess) -> None:
     status, body = ask(broker, "GET", f"{ADMIN}/schemas/public/default/x/schema")
     assert (status, body["reason"]) == (404, "Schema not found")
     status, body = ask(broker, "GET", "/nowhere")
-    assert (status, body["code"]) == (404, "unknown-path")
+    assert (status, body["error"]) == (404, "unknown-path")
     status, body = ask(broker, "PATCH", f"{ADMIN}/tenants")
-    assert (status, body["code"]) == (405, "wrong-method")
+    assert (status, body["error"]) == (405, "wrong-method")
 
 
 def test_lookup(broker: BrokerProcess, name: str) -> None:

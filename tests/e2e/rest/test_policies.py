@@ -100,7 +100,7 @@ def test_every_policy_can_be_set_shown_and_removed(rest: Rest, namespace: str, r
     assert shown == ({"standalone": value} if rule.per_cluster else value)
     for wrong, status in BAD.get(rule.path, [(-1, 412), ("x", 400)]):
         answered, answer = rest.call(rule.verb, path, wrong)
-        assert answered == status and set(answer) == {"reason", "code"}, (wrong, answered, answer)
+        assert answered == status and set(answer) == {"reason", "error"}, (wrong, answered, answer)
     if rule.empty_removes:  # as pulsar-admin does it
         assert rest.call(rule.verb, path) == (204, None)
         assert rest.call("GET", path) == (200, rule.unset)
@@ -416,4 +416,4 @@ def test_subscription_seek_skip_and_peek(rest: Rest, topic: str, client: pulsar.
 
 def test_policies_of_single_topics_are_not_found(rest: Rest, topic: str) -> None:
     status, answer = rest.call("GET", f"{topic_path(topic)}/retention")
-    assert status == 404 and "namespace" in answer["reason"] and answer["code"] == "not-found"
+    assert status == 404 and "namespace" in answer["reason"] and answer["error"] == "not-found"

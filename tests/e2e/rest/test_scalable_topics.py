@@ -41,8 +41,8 @@ def of(rest: Rest, name: str) -> Callable[[str], str]:
 
 
 def refused(answer: tuple[int, Any], status: int, code: str) -> str:
-    assert (answer[0], answer[1]["code"]) == (status, code), answer
-    assert set(answer[1]) == {"reason", "code"}
+    assert (answer[0], answer[1]["error"]) == (status, code), answer
+    assert set(answer[1]) == {"reason", "error"}
     return str(answer[1]["reason"])
 
 

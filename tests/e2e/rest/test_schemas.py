@@ -31,7 +31,7 @@ def avro(*fields: str, kind: str = "AVRO", **defaults: int) -> dict[str, Any]:
 
 
 def test_none_yet(rest: Rest, path: str) -> None:
-    missing = (404, {"reason": "Schema not found", "code": "schema-not-found"})
+    missing = (404, {"reason": "Schema not found", "error": "schema-not-found"})
     assert rest.call("GET", f"{path}/schema") == missing
     assert rest.call("GET", f"{path}/schema/0") == missing
     assert rest.call("GET", f"{path}/metadata") == missing
@@ -73,7 +73,7 @@ def test_what_is_refused(rest: Rest, path: str) -> None:
     def refused(body: Any) -> tuple[int, str]:
         status, answer = rest.call("POST", f"{path}/schema", body)
         assert answer["reason"]
-        return status, answer["code"]
+        return status, answer["error"]
 
     assert refused(avro("a", "b")) == (409, "incompatible-schema")
     status, answer = rest.call("POST", f"{path}/schema", avro("a", kind="JSON"))

@@ -302,7 +302,7 @@ async def test_permissions_over_http(tmp_path: Path) -> None:
         assert (await ask("GET", space))[1]["auth_policies"]["destination_auth"] == {}
         assert (await ask("POST", "/namespaces/grantPermissionsOnTopics", {}))[0] == 400
         assert (await ask("GET", "/tenants/public"))[1]["adminRoles"] == []
-        assert await ask("DELETE", "/tenants/nope") == (404, {"reason": "no such tenant: 'nope'", "code": "not-found"})
+        assert await ask("DELETE", "/tenants/nope") == (404, {"reason": "no such tenant: 'nope'", "error": "not-found"})
 
 
 async def test_sign_in_over_http(tmp_path: Path) -> None:

@@ -201,6 +201,7 @@ async def test_peer_endpoint_admits_only_brokers(tmp_path: Path) -> None:
         for forged in ("", "v1;b1", "v1;b1;b2#1;0;1-1;" + "0" * 64):
             status, value, _ = await call(two, "POST", path, {}, signature=forged)
             assert (status, value["reason"]) == (403, "only brokers of this cluster may call this")
+            assert set(value) == {"reason", "error"}
         assert (await call(two, "GET", "/internal/"))[0] == 403
         stranger = PeerClient(Secret(b"s" * 32), incarnations[0], clock)
         with pytest.raises(PeerCallUnanswered, match="403"):
@@ -213,7 +214,7 @@ async def test_peer_endpoint_admits_only_brokers(tmp_path: Path) -> None:
             )
         with pytest.raises(PeerCallRefused) as refused:
             await friend.call(two.http_url, incarnations[1], "brokers.configuration", {})
-        assert refused.value.status == 404, "only declared peer calls can be made"
+        assert (refused.value.status, refused.value.code) == (404, "not-found"), "only declared calls can be made"
         with pytest.raises(PeerNotConnected):
             await friend.call("http://127.0.0.1:1", incarnations[1], "brokers.owned_here", {})
         assert secret.key.hex() not in json.dumps(await expect(one, "GET", f"{ADMIN}/brokers/configuration/runtime"))

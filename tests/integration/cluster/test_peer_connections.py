@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from anabranch.broker.peers import PeerCallUnanswered, PeerNotConnected
+from anabranch.broker.peers import PeerCallRefused, PeerCallUnanswered, PeerNotConnected
 from anabranch.interbroker import connections
 from anabranch.interbroker.client import PeerClient
 from anabranch.interbroker.signature import ANSWER_HEADER, HEADER, SECRET_BYTES, Secret, Signature, sign_answer
@@ -25,6 +25,7 @@ class Other:
         self.url = ""
         self.connections = 0
         self.closes_before_answering = False
+        self.answer = (200, b"7")
         self.writers: list[asyncio.StreamWriter] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -34,8 +35,10 @@ class Other:
             headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if line)
             found = {name.lower(): value for name, value in headers.items()}
             await reader.readexactly(int(found["content-length"]))
-            signed = sign_answer(SECRET, Signature.load(found[HEADER]), 200, b"7")
-            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n{ANSWER_HEADER}: {signed}\r\n\r\n7".encode())
+            status, body = self.answer
+            signed = sign_answer(SECRET, Signature.load(found[HEADER]), status, body)
+            lines = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n{ANSWER_HEADER}: {signed}\r\n\r\n"
+            writer.write(lines.encode() + body)
         writer.close()
 
     def close(self) -> None:
@@ -104,3 +107,15 @@ async def test_close_on_fresh_connection_means_unanswered() -> None:
         client.close()
     with pytest.raises(PeerNotConnected):
         await call(client, broker)
+
+
+@pytest.mark.parametrize("field", [b"error", b"code"])  # brokers of an earlier version say `code`
+async def test_refusal_of_a_broker_of_any_version_keeps_its_code(field: bytes) -> None:
+    async with other() as broker:
+        broker.answer = (503, b'{"reason":"moving","%b":"served-elsewhere"}' % field)
+        client = PeerClient(SECRET, ME, SystemClock())
+        with pytest.raises(PeerCallRefused) as refused:
+            await call(client, broker)
+        assert (refused.value.code, refused.value.reason, refused.value.status) == ("served-elsewhere", "moving", 503)
+        assert refused.value.retryable
+        client.close()

@@ -11,7 +11,7 @@ import anabranch.admin
 import anabranch.admin.blocking
 from anabranch.admin import Admin
 from anabranch.admin.blocking import BlockingAdmin
-from anabranch.admin.client import Origin, request_of
+from anabranch.admin.client import Answer, Origin, refusal, request_of
 from anabranch.admin.errors import BadCall, BadUrl, CannotSignIn
 from anabranch.runtime.credentials import Basic, Certificate, Tls, Token
 from scripts.generate_blocking_admin import stale
@@ -86,3 +86,19 @@ def test_missing_tls_files_are_refused() -> None:
 def test_malformed_urls_are_refused(url: str) -> None:
     with pytest.raises(BadUrl):
         anabranch.admin.connect(url)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "reason"),
+    [
+        (b'{"reason": "no such tenant", "error": "not-found"}', "not-found", "no such tenant"),
+        (b'{"reason": "no such tenant", "code": "not-found"}', "not-found", "no such tenant"),  # an earlier version
+        (b'{"reason": "no such tenant"}', "http-404", "no such tenant"),  # Apache Pulsar
+        (b'{"reason": "no such tenant", "code": 404}', "http-404", "no such tenant"),
+        (b"<html>gone</html>", "http-404", "<html>gone</html>"),
+        (b"", "http-404", "Not Found"),
+    ],
+)
+def test_refusals_of_any_broker_are_read(body: bytes, code: str, reason: str) -> None:
+    error = refusal(Answer(404, body))
+    assert (error.code, error.reason) == (code, reason)

@@ -121,7 +121,7 @@ def test_status_follows_the_code(error: Error, status: int) -> None:
 
 def test_answer_holds_reason_and_code() -> None:
     response = error_response(OddlyNotFound('no "x"'))
-    assert response.body == b'{"reason":"no \\"x\\"","code":"oddly-not-found"}'
+    assert response.body == b'{"reason":"no \\"x\\"","error":"oddly-not-found"}'
     assert dict(error_response(NotReady("x")).headers) == {"Retry-After": "1"}
 
 

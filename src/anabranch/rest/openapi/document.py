@@ -143,8 +143,8 @@ BODIES |= {("PUT", f"{_SCALABLE}/{{topic}}"): WORDS}
 
 ERROR: Schema = {
     "type": "object",
-    "required": ["reason", "code"],
-    "properties": {"reason": TEXT, "code": TEXT},
+    "required": ["reason", "error"],
+    "properties": {"reason": TEXT, "error": TEXT},
 }
 
 
@@ -169,7 +169,7 @@ def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
         "info": {
             "title": "Anabranch",
             "version": version,
-            "description": "Pulsar's admin REST API as this broker serves it. Errors are {reason, code}.",
+            "description": "Pulsar's admin REST API as this broker serves it. Errors are {reason, error}.",
         },
         "paths": dict(sorted(paths.items())),
         "components": {
