@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 
 from anabranch.model.errors import Error
@@ -11,6 +12,14 @@ from anabranch.runtime.settings import SettingsError
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+
+
+class Interrupted(Exception):
+    """A signal has ended the command. Its text says what was done until then."""
+
+    def __init__(self, signal_number: int, done: str) -> None:
+        super().__init__(f"interrupted by {signal.Signals(signal_number).name}: {done}")
+        self.exit_code = 128 + signal_number
 
 
 def lines_of(error: BaseException) -> list[str] | None:

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     import click
 
-    from anabranch.cli.errors import EXIT_INTERRUPTED, report_error
+    from anabranch.cli.errors import EXIT_INTERRUPTED, Interrupted, report_error
     from anabranch.cli.lazy_group import LazyGroup
 
     group = LazyGroup(
@@ -64,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except Interrupted as interrupted:
+        print(f"anabranch: {interrupted}", file=sys.stderr)
+        return interrupted.exit_code
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except Exception as error:  # the outermost shell: known failures become one line, unknown ones travel on

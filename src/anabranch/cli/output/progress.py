@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import click
 
@@ -14,7 +14,7 @@ from anabranch.runtime.clock import Clock
 T = TypeVar("T")
 
 
-async def with_progress(work: Awaitable[T], line: Callable[[], str], clock: Clock) -> T:
+async def with_progress(work: Coroutine[Any, Any, T], line: Callable[[], str], clock: Clock) -> T:
     """The work's result; on a terminal, one progress line per second until then."""
     if not sys.stderr.isatty():
         return await work

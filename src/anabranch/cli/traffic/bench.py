@@ -15,6 +15,7 @@ from anabranch.cli.output.tables import table
 from anabranch.cli.param_types import Size, Time
 from anabranch.cli.traffic.client_options import Access, TrafficError, access_of, run, wire_options
 from anabranch.cli.traffic.histogram import Histogram
+from anabranch.cli.traffic.interruption import Interruption
 from anabranch.cli.traffic.schedule import STAMP_BYTES, Schedule, key_of, stamp_of, stamped
 from anabranch.cli.traffic.sender import PENDING_BYTES_MAX, Sender, Sent
 from anabranch.client import QueueConsumer, StreamConsumer
@@ -41,9 +42,10 @@ class Plan:
 
 
 class Bench:
-    def __init__(self, plan: Plan, clock: Clock) -> None:
+    def __init__(self, plan: Plan, clock: Clock, interruption: Interruption) -> None:
         self.plan = plan
         self._clock = clock
+        self._interruption = interruption
         self.whole_way = Histogram()
         self.began = 0.0
         self.sender: Sender | None = None
@@ -58,7 +60,7 @@ class Bench:
         ):
             self.sender = sender = Sender(producer, self._clock)
             if plan.subscription is None:
-                await with_progress(self._produce(sender), self.line, self._clock)
+                await self._interruption.ends(lambda: with_progress(self._produce(sender), self.line, self._clock))
                 return
             open_one = homeward.queue_consumer if plan.kind == "queue" else homeward.stream_consumer
             async with (
@@ -66,8 +68,8 @@ class Bench:
                 asyncio.TaskGroup() as tasks,
             ):
                 consuming = tasks.create_task(self._consume(consumer))
-                await with_progress(self._produce(sender), self.line, self._clock)
-                await self._wait_stragglers(sender)
+                await self._interruption.ends(lambda: with_progress(self._produce(sender), self.line, self._clock))
+                await self._interruption.ends(lambda: self._wait_stragglers(sender))
                 consuming.cancel()
 
     async def _produce(self, sender: Sender) -> None:
@@ -121,6 +123,7 @@ class Bench:
             "sent": sent.messages,
             "stored": sent.stored,
             "publish_ms": publish.summary_ms(),
+            "interrupted": self._interruption.is_set,
         }
         if self.plan.subscription is not None:
             found["received"] = self.whole_way.count
@@ -163,20 +166,24 @@ def bench(
       anabranch bench --rate 10000 --duration 30s
       anabranch bench my-topic --rate 5000 --size 1k --keys 100 --type stream
       anabranch bench --rate 0 --no-consume --json
+
+    Ctrl-C and SIGTERM stop it early: it tells the figures until then. A second one ends it at once.
     """
     if not no_consume and size < STAMP_BYTES:
         raise click.UsageError(f"a message needs {STAMP_BYTES} bytes to carry its time; use --no-consume")
     if duration < 1:
         raise click.UsageError("a bench takes at least a second")
     plan = Plan(topic, rate, duration, size, keys, None if no_consume else subscription, KINDS[kind])
-    work = Bench(plan, SystemClock())
+    interruption = Interruption()
+    work = Bench(plan, SystemClock(), interruption)
     try:
         access = access_of(click.get_current_context())
-        run(lambda: work.run(access))
+        run(lambda: work.run(access), interruption)
     except ExceptionGroup as group:  # of the consumer's task: reported like any other failure
         raise group.exceptions[0] from group
     figures = work.figures()
     click.echo(json.dumps(figures) if reach["as_json"] else shown(figures))
+    interruption.check(f"the figures are those of {figures['sent']:,} sent messages")
     if not no_consume and figures["received"] < figures["stored"]:
         raise Missing(f"{figures['stored'] - figures['received']} messages were stored but did not arrive")
     return 0

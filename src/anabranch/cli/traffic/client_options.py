@@ -11,6 +11,8 @@ import click
 
 import anabranch
 from anabranch.cli.admin.verb import ENV_TOKEN, ENV_TRUST, option, setting, token_of
+from anabranch.cli.errors import Interrupted
+from anabranch.cli.traffic.interruption import Interruption
 from anabranch.client import Client, Tls
 from anabranch.client.async_resource import AsyncResource
 from anabranch.model.errors import Error
@@ -79,10 +81,19 @@ def access_of(context: click.Context) -> Access:
     )
 
 
-def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs it; a failure comes with a hint."""
+def run(work: Callable[[], Coroutine[Any, Any, T]], interruption: Interruption) -> T:
+    """Runs it; a failure comes with a hint. Interrupted: a signal came before the work began."""
+
+    async def interruptible() -> T:
+        interruption.cancels_this_task()
+        return await work()
+
     try:
-        return asyncio.run(work())
+        with interruption.installed():
+            return asyncio.run(interruptible())
+    except asyncio.CancelledError as error:
+        assert interruption.signal is not None, "nothing else cancels the command"
+        raise Interrupted(interruption.signal, "the topic was not open yet") from error
     except TrafficError:
         raise
     except Error as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,12 @@ import click
 from anabranch.cli.output.layout_changes import Change, changes
 from anabranch.cli.param_types import Time
 from anabranch.cli.traffic.client_options import Access, TrafficError, access_of, run, wire_options
+from anabranch.cli.traffic.interruption import Interruption
 from anabranch.client import Checkpoint, CheckpointConsumer, Client, Message, QueueConsumer, StreamConsumer
 from anabranch.client.async_resource import AsyncResource
 from anabranch.client.client import Start
 from anabranch.client.consumer.consumer import Consumer
+from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock, SystemClock
 
 KINDS = {"stream": "stream", "queue": "queue", "checkpoint": "checkpoint", "failover": "stream", "shared": "queue"}
@@ -101,16 +104,22 @@ def saved_at(plan: Plan) -> Checkpoint:
 class Listening:
     """Receives, and tells of splits and merges when they happen: also of those between two messages."""
 
-    def __init__(self, consumer: Consumer, clock: Clock, tell: Callable[[Change], None]) -> None:
+    def __init__(
+        self, consumer: Consumer, clock: Clock, interruption: Interruption, tell: Callable[[Change], None]
+    ) -> None:
         self._consumer = consumer
         self._clock = clock
+        self._interruption = interruption
         self._tell = tell
         self._known = consumer.layouts
 
     async def next(self, patience_seconds: float | None) -> Message | None:
-        """The next message, None when nothing comes for so long."""
+        """The next message, None when nothing comes for so long or a signal has come. A signal does not cancel
+        `receive`, because a message that it has taken would be neither printed nor left out of the checkpoint."""
         until = None if patience_seconds is None else self._clock.monotonic() + patience_seconds
         while True:
+            if self._interruption.is_set:
+                return None
             left = LOOK_SECONDS if until is None else until - self._clock.monotonic()
             message = await self._consumer.receive(timeout=max(0.0, min(left, LOOK_SECONDS)))
             before, self._known = self._known, self._consumer.layouts
@@ -120,26 +129,55 @@ class Listening:
                 return message
 
 
+def save(checkpoint: Checkpoint, file: Path) -> None:
+    """Replaces the file as a whole: a crash leaves the old content or the new one."""
+    path = os.path.realpath(file)  # a link stays a link
+    draft = f"{path}.{os.getpid()}"
+    try:
+        with open(draft, "wb") as new:
+            new.write(checkpoint.to_bytes())
+            new.flush()
+            os.fsync(new.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
 async def take(
-    access: Access, plan: Plan, clock: Clock, print_one: Callable[[Message], None], tell: Callable[[Change], None]
+    access: Access,
+    plan: Plan,
+    clock: Clock,
+    interruption: Interruption,
+    print_one: Callable[[Message], None],
+    tell: Callable[[Change], None],
 ) -> int:
-    """How many were printed. Ends after `count` (0: never) or when nothing comes for so long."""
+    """How many were printed. Ends after `count` (0: never), when nothing comes for so long, or with a signal."""
     printed = 0
     async with access.connect() as client, opening(client, plan) as consumer:
-        listening = Listening(consumer, clock, tell)
-        while not plan.count or printed < plan.count:
-            message = await listening.next(plan.patience_seconds)
-            if message is None:
-                break
-            print_one(message)
-            printed += 1
-            if isinstance(consumer, QueueConsumer):
-                await consumer.ack(message)
-            elif isinstance(consumer, StreamConsumer):
-                await consumer.ack_cumulative(message)
-        if plan.checkpoint is not None and isinstance(consumer, CheckpointConsumer):
-            plan.checkpoint.write_bytes(consumer.checkpoint().to_bytes())
+        interruption.is_polled()
+        listening = Listening(consumer, clock, interruption, tell)
+        try:
+            while not plan.count or printed < plan.count:
+                message = await listening.next(plan.patience_seconds)
+                if message is None:
+                    break
+                print_one(message)
+                printed += 1
+                if isinstance(consumer, QueueConsumer):
+                    await consumer.ack(message)
+                elif isinstance(consumer, StreamConsumer):
+                    await consumer.ack_cumulative(message)
+        except Error:  # of the broker: what was printed is in the checkpoint all the same
+            keep_place(consumer, plan)
+            raise
+        keep_place(consumer, plan)
     return printed
+
+
+def keep_place(consumer: Consumer, plan: Plan) -> None:
+    if plan.checkpoint is not None and isinstance(consumer, CheckpointConsumer):
+        save(consumer.checkpoint(), plan.checkpoint)
 
 
 @click.command()
@@ -165,7 +203,7 @@ async def take(
     "--checkpoint",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="With --type checkpoint: go on where this file says, and write it at the end.",
+    help="With --type checkpoint: go on where this file says, and replace it at the end.",
 )
 def consume(
     topic: str,
@@ -188,12 +226,15 @@ def consume(
 
     Splits and merges of a scalable topic are reported on standard error.
     With --count and --timeout together, fewer messages than asked for are a failure (exit code 1).
+    Ctrl-C and SIGTERM stop it: what was printed is acknowledged, or in the checkpoint. A second one ends it at once.
     """
     kind = KINDS[kind]
     if (subscription is None) != (kind == "checkpoint"):
         raise click.UsageError("--subscription is needed for streams and queues, and for them only")
     if checkpoint is not None and kind != "checkpoint":
         raise click.UsageError("--checkpoint goes with --type checkpoint")
+    if checkpoint is not None and not checkpoint.absolute().parent.is_dir():
+        raise click.UsageError(f"--checkpoint {checkpoint}: there is no directory {checkpoint.absolute().parent}")
     as_json = bool(reach["as_json"])
 
     def print_one(message: Message) -> None:
@@ -204,7 +245,10 @@ def consume(
 
     access = access_of(click.get_current_context())
     plan = Plan(topic, kind, subscription, start, count, timeout, checkpoint)
-    printed = run(lambda: take(access, plan, SystemClock(), print_one, tell))
+    interruption = Interruption()
+    printed = run(lambda: take(access, plan, SystemClock(), interruption, print_one, tell), interruption)
+    saved = "" if checkpoint is None else f"; {checkpoint} has the checkpoint after them"
+    interruption.check(f"{printed:,} messages are printed{saved}")
     if printed < count:
         raise TooFew(f"{printed} of {count} messages came within {timeout} s of each other")
     return 0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from itertools import islice
-from typing import BinaryIO
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 import click
 
 from anabranch.cli.output.progress import with_progress
 from anabranch.cli.param_types import Size
 from anabranch.cli.traffic.client_options import Access, access_of, run, wire_options
+from anabranch.cli.traffic.input_lines import line_batches
+from anabranch.cli.traffic.interruption import Interruption
 from anabranch.cli.traffic.schedule import Schedule, key_of, stamped
 from anabranch.cli.traffic.sender import PENDING_BYTES_MAX, Sender
 from anabranch.client.messages.compression import Compression
@@ -22,61 +24,60 @@ AT_ONCE = 1_000
 IN_FLIGHT_MAX = 50_000
 TICK_SECONDS = 0.001
 
-
-def lines(file: BinaryIO) -> Iterator[bytes]:
-    for line in file:
-        yield line.rstrip(b"\r\n")
+Fill = Callable[[Sender, Clock], Coroutine[Any, Any, None]]
+"""Sends all messages of one source; returns when they are stored."""
 
 
-async def send_all(
-    access: Access, topic: str, source: Iterator[bytes], key: str | None, compression: str | None, clock: Clock
+@dataclass(frozen=True, slots=True)
+class Target:
+    topic: str
+    compression: str | None
+
+
+async def send(
+    access: Access, target: Target, fill: Fill, total: str, clock: Clock, interruption: Interruption
 ) -> Sender:
+    """The sender after everything is stored, or after a signal: then closing waits for the receipts still due."""
     async with (
         access.connect() as client,
-        client.producer(topic, compression=compression, pending_bytes_max=PENDING_BYTES_MAX) as producer,
+        client.producer(target.topic, compression=target.compression, pending_bytes_max=PENDING_BYTES_MAX) as producer,
     ):
         sender = Sender(producer, clock)
 
-        async def work() -> None:
-            while some := list(islice(source, AT_ONCE)):
-                for data in some:
-                    sender.send(data, key, clock.monotonic())
-                    await sender.wait_below(IN_FLIGHT_MAX)
-            await sender.wait_below(1)
+        def line() -> str:
+            return f"{sender.sent.stored:,}{total} messages stored"
 
-        await with_progress(work(), lambda: f"{sender.sent.stored:,} messages stored", clock)
-        return sender
+        await interruption.ends(lambda: with_progress(fill(sender, clock), line, clock))
+    return sender
 
 
-async def send_generated(
-    access: Access,
-    topic: str,
-    schedule: Schedule,
-    size: int,
-    key: str | None,
-    keys: int,
-    compression: str | None,
-    clock: Clock,
-) -> Sender:
-    async with (
-        access.connect() as client,
-        client.producer(topic, compression=compression, pending_bytes_max=PENDING_BYTES_MAX) as producer,
-    ):
-        sender = Sender(producer, clock)
+def given(batches: AsyncIterator[list[bytes]], key: str | None) -> Fill:
+    async def fill(sender: Sender, clock: Clock) -> None:
+        async for batch in batches:
+            for data in batch:
+                sender.send(data, key, clock.monotonic())
+                await sender.wait_below(IN_FLIGHT_MAX)
+        await sender.wait_below(1)
+
+    return fill
+
+
+async def once(texts: tuple[str, ...]) -> AsyncIterator[list[bytes]]:
+    yield [text.encode() for text in texts]
+
+
+def generated(schedule: Schedule, size: int, key: str | None, keys: int) -> Fill:
+    async def fill(sender: Sender, clock: Clock) -> None:
         schedule.began = clock.monotonic()
+        while not schedule.is_over:
+            for index in schedule.take_due(clock.monotonic(), AT_ONCE):
+                when = schedule.due_at(index) if schedule.rate else clock.monotonic()
+                sender.send(stamped(when, size), key or key_of(index, keys), when)
+                await sender.wait_below(IN_FLIGHT_MAX)
+            await clock.sleep(max(TICK_SECONDS, schedule.wait_seconds(clock.monotonic())) if schedule.rate else 0)
+        await sender.wait_below(1)
 
-        async def work() -> None:
-            while not schedule.is_over:
-                for index in schedule.take_due(clock.monotonic(), AT_ONCE):
-                    when = schedule.due_at(index) if schedule.rate else clock.monotonic()
-                    sender.send(stamped(when, size), key or key_of(index, keys), when)
-                    await sender.wait_below(IN_FLIGHT_MAX)
-                await clock.sleep(max(TICK_SECONDS, schedule.wait_seconds(clock.monotonic())) if schedule.rate else 0)
-            await sender.wait_below(1)
-
-        total = f" of {schedule.count:,}" if schedule.count else ""
-        await with_progress(work(), lambda: f"{sender.sent.stored:,}{total} messages stored", clock)
-        return sender
+    return fill
 
 
 @click.command()
@@ -109,26 +110,32 @@ def produce(
       anabranch produce my-topic --key order-7 --file orders.txt
       some-program | anabranch produce my-topic
       anabranch produce topic://public/default/orders --count 100000 --rate 5000 --keys 100 --size 1k
+
+    Ctrl-C and SIGTERM stop it: messages that were sent are still waited for and reported. A second one ends it at once.
     """
     if sum((bool(texts), file is not None, count is not None)) > 1:
         raise click.UsageError("messages come from --message, from --file or from --count: give one of them")
     if key is not None and keys:
         raise click.UsageError("give either --key or --keys")
-    clock, access = SystemClock(), access_of(click.get_current_context())
-    began = clock.monotonic()
+    total = ""
     if count is not None:
-        schedule = Schedule(rate, count)
-        sender = run(lambda: send_generated(access, topic, schedule, size, key, keys, compression, clock))
+        fill, total = generated(Schedule(rate, count), size, key, keys), f" of {count:,}"
+    elif texts:
+        fill = given(once(texts), key)
+    elif file is None and sys.stdin.isatty():
+        raise click.UsageError("what is to be sent? Give --message, --file or --count")
     else:
-        if not texts and file is None and sys.stdin.isatty():
-            raise click.UsageError("what is to be sent? Give --message, --file or --count")
-        source = iter([text.encode() for text in texts]) if texts else lines(file or sys.stdin.buffer)
-        sender = run(lambda: send_all(access, topic, source, key, compression, clock))
-    report(sender, clock.monotonic() - began, as_json=bool(reach["as_json"]))
+        fill = given(line_batches(file or sys.stdin.buffer), key)
+    clock, access, interruption = SystemClock(), access_of(click.get_current_context()), Interruption()
+    began = clock.monotonic()
+    target = Target(topic, compression)
+    sender = run(lambda: send(access, target, fill, total, clock, interruption), interruption)
+    report(sender, clock.monotonic() - began, is_interrupted=interruption.is_set, as_json=bool(reach["as_json"]))
+    interruption.check(f"{sender.sent.stored:,} of {sender.sent.messages:,} sent messages are stored")
     return 0
 
 
-def report(sender: Sender, seconds: float, *, as_json: bool) -> None:
+def report(sender: Sender, seconds: float, *, is_interrupted: bool, as_json: bool) -> None:
     sent, took = sender.sent, sender.latencies.summary_ms()
     last = None if sent.last is None else f"{sent.last.ledger}:{sent.last.entry}"
     if as_json:
@@ -138,6 +145,7 @@ def report(sender: Sender, seconds: float, *, as_json: bool) -> None:
             "seconds": round(seconds, 3),
             "last_message_id": last,
             "latency_ms": took,
+            "interrupted": is_interrupted,
         }
         click.echo(json.dumps(figures))
     elif sent.stored == 1:
