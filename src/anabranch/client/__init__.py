@@ -16,6 +16,7 @@ The client must not know the broker's code. Both share only `model`, `protocol` 
 | `schema/` | values to bytes and back |
 | `producer/` | sending |
 | `consumer/` | receiving |
+| `processing/` | handlers that the SDK calls with received messages |
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from anabranch.client.config import (
     ConnectionPolicy,
     DeadLetter,
     ProcessingTimeout,
+    Retry,
 )
 from anabranch.client.consumer.checkpoint import Checkpoint
 from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer
@@ -60,6 +62,7 @@ __all__ = [
     "ProcessingTimeout",
     "Producer",
     "QueueConsumer",
+    "Retry",
     "StreamConsumer",
     "Tls",
     "Token",

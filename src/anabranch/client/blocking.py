@@ -5,9 +5,11 @@ Every call runs on one event loop thread, shared by all blocking clients of the 
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import contextvars
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -22,11 +24,12 @@ from anabranch.client.config import (
     ConnectionPolicy,
     DeadLetter,
     ProcessingTimeout,
+    Retry,
     Seconds,
 )
 from anabranch.client.consumer.checkpoint import Checkpoint
 from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer, Restore
-from anabranch.client.consumer.consumer import BATCH_ROWS, Consumer
+from anabranch.client.consumer.consumer import BATCH_ROWS, Consumer, check_concurrency
 from anabranch.client.consumer.queue_consumer import QueueConsumer
 from anabranch.client.consumer.stream_consumer import StreamConsumer
 from anabranch.client.errors import Closed, WrongThread
@@ -34,6 +37,7 @@ from anabranch.client.messages.compression import Compression
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
 from anabranch.client.messages.timestamps import Moment
+from anabranch.client.processing.handler_runner import Handler as AsyncHandler
 from anabranch.client.producer.bulk_send import Sent
 from anabranch.client.producer.producer import Producer
 from anabranch.client.schema.schema import Schema
@@ -45,6 +49,8 @@ from anabranch.runtime.loop_thread import LoopThread
 
 LOOP = LoopThread("anabranch-client", own_thread_error=WrongThread)
 """The event loop of all blocking clients of this process."""
+
+Handler = Callable[[Message], object]
 
 
 class _Blocking:
@@ -211,6 +217,27 @@ class _BlockingConsumer(_Blocking):
         return message
 
 
+def _run_handlers(
+    consumer: Consumer, handler: Handler, concurrency: int, run: Callable[[AsyncHandler], Awaitable[None]]
+) -> None:
+    """Runs the handler on threads, and waits. An interrupt of the caller drains, like a cancellation in asyncio."""
+    pool = concurrent.futures.ThreadPoolExecutor(check_concurrency(concurrency), "anabranch-handler")
+
+    async def on_thread(message: Message) -> None:
+        call = contextvars.copy_context().run  # the handler sees the tracing context, as in `asyncio.to_thread`
+        await asyncio.get_running_loop().run_in_executor(pool, call, handler, message)
+
+    running = LOOP.submit(lambda: run(on_thread))
+    try:
+        running.result()
+    except BaseException:
+        if not running.done():
+            LOOP.call(consumer.stop_handlers)
+        raise
+    finally:
+        pool.shutdown(wait=False)  # a handler that outlasts the drain timeout keeps its thread until it returns
+
+
 class BlockingQueueConsumer(_BlockingConsumer):
     """Blocking form of QueueConsumer."""
 
@@ -223,6 +250,25 @@ class BlockingQueueConsumer(_BlockingConsumer):
     def nack(self, message: Message | MessageId, delay: Seconds | None = None) -> None:
         LOOP.call(lambda: self._inner.nack(message, delay))
 
+    def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 8,
+        retry: Backoff | None = None,
+        drain_timeout: Seconds = 30.0,
+    ) -> None:
+        """Call the plain function `handler` with every message, on `concurrency` threads, in no order.
+
+        A message is acknowledged when its handler returns, and nacked when it raises; see `QueueConsumer.run`. Returns
+        when another thread closes the consumer. An interrupt (Ctrl-C) lets the handlers that run finish first.
+        """
+
+        def run(on_thread: AsyncHandler) -> Awaitable[None]:
+            return self._inner.run(on_thread, concurrency=concurrency, retry=retry, drain_timeout=drain_timeout)
+
+        _run_handlers(self._inner, handler, concurrency, run)
+
 
 class BlockingStreamConsumer(_BlockingConsumer):
     """Blocking form of StreamConsumer."""
@@ -232,6 +278,25 @@ class BlockingStreamConsumer(_BlockingConsumer):
 
     def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
         LOOP.call(lambda: self._inner.ack_cumulative(message))
+
+    def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 8,
+        retry: Retry | None = None,
+        drain_timeout: Seconds = 30.0,
+    ) -> None:
+        """Call the plain function `handler` with every message, on `concurrency` threads; each key in order.
+
+        What handlers finished is acknowledged; see `StreamConsumer.run`. Returns when another thread closes the
+        consumer. An interrupt (Ctrl-C) lets the handlers that run finish first.
+        """
+
+        def run(on_thread: AsyncHandler) -> Awaitable[None]:
+            return self._inner.run(on_thread, concurrency=concurrency, retry=retry, drain_timeout=drain_timeout)
+
+        _run_handlers(self._inner, handler, concurrency, run)
 
     def position(self, message: Message) -> MessageId:
         async def asked() -> MessageId:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from typing import Literal
 
 from anabranch.client.errors import BadOption
 
@@ -107,6 +108,21 @@ class DeadLetter:
 
     def __post_init__(self) -> None:
         _require(self.max_redeliveries >= 0, "DeadLetter.max_redeliveries must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """What `run` of a stream consumer does when the handler raises: the message is processed again after a delay of
+    `backoff`, up to `attempts` times (None: without a limit); later messages of its key wait. `then` says what follows:
+    "stop" ends `run` with HandlerFailed, "skip" acknowledges the message and goes on."""
+
+    attempts: int | None = 5
+    backoff: Backoff = Backoff()
+    then: Literal["stop", "skip"] = "stop"
+
+    def __post_init__(self) -> None:
+        _require(self.attempts is None or self.attempts >= 1, "Retry.attempts must be at least 1, or None")
+        _require(self.then in ("stop", "skip"), f"Retry.then must be 'stop' or 'skip', not {self.then!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

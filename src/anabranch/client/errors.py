@@ -83,6 +83,22 @@ class SchemaMismatch(ClientError):
     code = "schema-mismatch"
 
 
+class HandlerFailed(ClientError):
+    """The handler of `run` raised on every attempt for one message; `__cause__` is its last error."""
+
+    code = "handler-failed"
+
+    def __init__(self, topic: str, message_id: str, error: str) -> None:
+        super().__init__(f"the handler failed on every attempt for message {message_id} of {topic}, last with {error}")
+        self.topic, self.message_id = topic, message_id
+
+
+class Unfinished(ClientError):
+    """`run` ended before all messages that it had received were processed; close the consumer to get them again."""
+
+    code = "unfinished"
+
+
 class Refused(ClientError):
     """The broker refused a request. `server_error` is the error number on the wire."""
 

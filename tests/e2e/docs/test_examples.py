@@ -23,6 +23,7 @@ def test_there_are_examples() -> None:
         "sdk_checkpoint",
         "sdk_fan_in",
         "sdk_fastapi",
+        "sdk_handler",
         "sdk_migration",
         "sdk_orders",
         "sdk_work_queue",

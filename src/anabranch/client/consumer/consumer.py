@@ -6,19 +6,21 @@ The kinds (`queue_consumer`, `stream_consumer`, `checkpoint_consumer`) decide wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
-from anabranch.client.config import Seconds, seconds
+from anabranch.client.config import Backoff, Seconds, seconds
 from anabranch.client.connection.reconnect import ReconnectLoop
 from anabranch.client.consumer.receive_queue import ReceiveQueue
 from anabranch.client.consumer.segment_consumer import CLOSE_TIMEOUT_SECONDS, SegmentConsumer, SegmentConsumerSpec
 from anabranch.client.context import ClientContext
-from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, TopicNotFound
+from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, TopicNotFound, Unfinished
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
+from anabranch.client.processing.handler_runner import Handler, HandlerRunner, RunnerPorts
+from anabranch.client.processing.handler_state import HandlerState
 from anabranch.client.schema.schema import Schema
 from anabranch.client.schema.schema_resolver import SchemaResolver, schema_field
 from anabranch.client.topic.layout_watch import LayoutWatch
@@ -77,6 +79,7 @@ class Consumer:
         self._schema_waits = 0
         self._schema_resolver = None if options.schema is None else SchemaResolver(options.schema, context, self._tasks)
         self._sees_each_message = self._schema_resolver is not None  # whether `_hand_out` is called
+        self._runner: HandlerRunner | None = None
 
     async def open(self) -> Self:
         """Returns when all segments that can be read now are attached."""
@@ -174,7 +177,12 @@ class Consumer:
         return message
 
     async def close(self, timeout: Seconds | None = None) -> None:
-        """Sends pending acks, then closes. Messages that were not acknowledged stay unacknowledged. Safe to repeat."""
+        """Sends pending acks, then closes. Messages that were not acknowledged stay unacknowledged. Safe to repeat.
+
+        Handlers of `run` may finish first, within `timeout`.
+        """
+        if not self._is_closed:
+            await self.stop_handlers(CLOSE_TIMEOUT_SECONDS if timeout is None else seconds(timeout))
         if self._is_closed:
             return
         self._is_closed = True
@@ -196,6 +204,34 @@ class Consumer:
                 await self._tasks.close()
             finally:
                 await asyncio.gather(*(self._context.watches.release(watch, self) for watch in self._watches))
+
+    async def stop_handlers(self, timeout_s: float | None = None) -> None:
+        """For `close` and the blocking form: end `run` as a cancellation does, and wait for that."""
+        if self._runner is not None:
+            await self._runner.stop(timeout_s)
+
+    async def _run_handlers(
+        self,
+        handler: Handler,
+        state: HandlerState,
+        ack: Callable[[Message], Awaitable[None]],
+        nack: Callable[[Message, float | None], Awaitable[None]],
+        backoff: Backoff | None,
+        drain_timeout: Seconds,
+    ) -> None:
+        if self._runner is not None:
+            raise BadOption("the consumer runs a handler already")
+        ports = RunnerPorts(
+            receive=self.receive, ack=ack, nack=nack, clock=self._context.clock, chance=self._context.chance
+        )
+        self._runner = runner = HandlerRunner(handler, state, ports, backoff, seconds(drain_timeout))
+        try:
+            await runner.run()
+        finally:
+            self._runner = None
+            if runner.unacknowledged:  # a later cumulative ack would cover them
+                left = f"`run` ended with {runner.unacknowledged} messages that were not processed"
+                self._queue.fail(Unfinished(f"{left}; close the consumer, then they are delivered again"))
 
     # -- for the segment consumers
 
@@ -332,6 +368,12 @@ def _hint(view: TopicView, segment_id: int) -> BrokerUrls | None:
     """The broker of the segment, from the layout or from the plan of a running operation."""
     planned = None if view.plan is None else view.plan.brokers.get(segment_id)
     return view.brokers.get(segment_id) or planned
+
+
+def check_concurrency(concurrency: int) -> int:
+    if concurrency < 1:
+        raise BadOption("concurrency must be at least 1")
+    return concurrency
 
 
 def id_of(message: Message | MessageId) -> MessageId:

@@ -55,6 +55,13 @@ class CumulativeAckLog(Generic[K]):
                 found[source] = one  # exact, even if the log was thinned
         return found
 
+    def covers_alone(self, number: int, source: K) -> bool:
+        """Like `covered` for an ack of one source only. Returns False if the message is of a former use of it."""
+        log = self._sources.get(source)
+        while log and log[0][0] <= number:
+            log.popleft()
+        return number >= self._first.get(source, number + 1)
+
     def vector(self, number: int) -> dict[K, MessageId]:
         """The last unacknowledged message of every source up to this number, without acknowledging it."""
         found: dict[K, MessageId] = {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.client.config import Backoff, ProcessingTimeout, Seconds, seconds
-from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, id_of
+from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, check_concurrency, id_of
 from anabranch.client.consumer.dead_letters import DeadLetters
 from anabranch.client.consumer.redelivery import Redelivery
 from anabranch.client.consumer.segment_consumer import SegmentConsumer
@@ -14,6 +14,8 @@ from anabranch.client.context import ClientContext
 from anabranch.client.messages.entry_contents import DeliveredEntry
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
+from anabranch.client.processing.handler_runner import Handler
+from anabranch.client.processing.handler_state import UnorderedHandlers
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.names import TopicName
 from anabranch.protocol import pulsar_pb2 as pb
@@ -83,6 +85,25 @@ class QueueConsumer(Consumer):
             return
         count = message.redelivery_count if isinstance(message, Message) else 0
         self._redeliver_after(segment_consumer, one, self._nack_delay_s(count) if delay is None else seconds(delay))
+
+    async def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 8,
+        retry: Backoff | None = None,
+        drain_timeout: Seconds = 30.0,
+    ) -> None:
+        """Call `handler` with every message, at most `concurrency` at a time, in no order.
+
+        A message is acknowledged when its handler returns. When it raises, the message is nacked: it comes again after
+        a delay of `retry` by its redelivery count (default: `nack_backoff` or `nack_delay`), until `dead_letter` takes
+        it. Returns when the consumer is closed. Cancelled, it receives nothing more, lets the handlers that run finish
+        within `drain_timeout`, acknowledges their messages, and raises CancelledError; handlers that take longer are
+        cancelled, and their messages nacked.
+        """
+        state = UnorderedHandlers(concurrency=check_concurrency(concurrency))
+        await self._run_handlers(handler, state, self.ack, self.nack, retry, drain_timeout)
 
     def _nack_delay_s(self, count: int) -> float:
         if self._queue_options.nack_backoff is None:

@@ -9,10 +9,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from anabranch.client.config import Retry, Seconds
 from anabranch.client.consumer.assignment_reconciler import (
     AssignmentReconciler,
     Attach,
@@ -22,7 +23,7 @@ from anabranch.client.consumer.assignment_reconciler import (
     Release,
     Stop,
 )
-from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, id_of
+from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, check_concurrency, id_of
 from anabranch.client.consumer.controller_session import Assignment, ControllerSession, SessionSpec
 from anabranch.client.consumer.cumulative_acks import CumulativeAckLog
 from anabranch.client.consumer.segment_consumer import Grant, SegmentConsumer
@@ -31,6 +32,8 @@ from anabranch.client.context import ClientContext
 from anabranch.client.errors import ClientError, ConsumerFenced
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch, last_id
+from anabranch.client.processing.handler_runner import Handler
+from anabranch.client.processing.handler_state import OrderedHandlers
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.hashrange import HashRange
 from anabranch.model.names import TopicName
@@ -41,6 +44,7 @@ from anabranch.runtime.logs import get_logger
 log = get_logger(__name__)
 
 PARENTS = "parents first"  # reason for holding a segment in the receive queue
+PENDING_PER_HANDLER = 64  # messages that `run` receives ahead, so that it finds other keys while one is busy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +130,55 @@ class StreamConsumer(Consumer):
                     covered[where] = each
         for where, last in covered.items():
             where.ack_cumulative(last)
+        self._check_leaving()
+
+    async def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 8,
+        retry: Retry | None = None,
+        drain_timeout: Seconds = 30.0,
+    ) -> None:
+        """Call `handler` with every message, at most `concurrency` at a time. Messages of one key are processed one
+        after another, in order; those without a key in the order of their segment.
+
+        What handlers finished is acknowledged, per segment, up to the first message that is not finished. When a
+        handler raises, its message is processed again as `retry` says; other keys go on. Returns when the consumer is
+        closed.
+
+        Cancelled, it receives nothing more, lets the handlers that run finish within `drain_timeout`, acknowledges, and
+        raises CancelledError. If messages were received that are not processed then, the consumer can only be closed;
+        they are delivered again.
+        """
+        policy = Retry() if retry is None else retry
+        state = OrderedHandlers(
+            concurrency=check_concurrency(concurrency),
+            pending_max=1 + PENDING_PER_HANDLER * (concurrency - 1),
+            attempts=policy.attempts,
+            skips=policy.then == "skip",
+            ancestors_of=self._ancestors_of,
+        )
+        await self._run_handlers(handler, state, self._ack_segment, _cannot_nack, policy.backoff, drain_timeout)
+
+    async def _ack_segment(self, message: Message) -> None:
+        """Acknowledge up to this message, in its own segment only."""
+        segment_consumer = self._segment_consumer_of(message.id)
+        if segment_consumer is not None and self._log.covers_alone(message.delivery, segment_consumer):
+            segment_consumer.ack_cumulative(message.id)
+        self._check_leaving()
+
+    def _ancestors_of(self, where: Hashable) -> Collection[Hashable]:
+        """The ancestors of a segment, as topic and lane."""
+        for part in self._parts:
+            view = part.view
+            for segment_id, segment_consumer in part.segment_consumers.items():
+                if (segment_consumer.spec.identity, segment_consumer.spec.lane) == where and segment_id in view.layout:
+                    earlier = view.layout.ancestors(segment_id)
+                    return {(str(view.topic), view.lane(view.layout[one])) for one in earlier}
+        return ()
+
+    def _check_leaving(self) -> None:
         for session in self._sessions.values():
             for segment_id in session.reconciler.leaving:
                 self._check_settled(session, segment_id)
@@ -334,3 +387,7 @@ def _segment(view: TopicView, segment_id: int, topic: str) -> Segment:
     if name.segment is None:
         return Segment(segment_id, HashRange(0, 0), legacy_topic_name=topic)
     return Segment(segment_id, HashRange(name.segment.start, name.segment.end))
+
+
+async def _cannot_nack(message: Message, delay_s: float | None) -> None:
+    raise AssertionError("an ordered subscription has no nacks")
