@@ -62,6 +62,8 @@ RELEASE_MS = 300
 class Consumer:
     """A process that reads its assigned segments and releases revoked ones after a while."""
 
+    continues = False
+
     def __init__(self, life: GroupLife, subscription: str, name: str) -> None:
         self._life, self.subscription, self.name = life, subscription, name
         self.connection = -1
@@ -88,7 +90,7 @@ class Consumer:
             life.connections += 1
             self.connection, self.leader = life.connections, leader
             life.consumers[self.connection] = self
-            leader.tell(self.subscription, Registered(self.name, self.connection, is_new=self.is_new))
+            leader.tell(self.subscription, Registered(self.name, self.connection, self.is_new, self.continues))
         life.at(100, self.connect)
 
     @property
@@ -145,6 +147,7 @@ class Consumer:
                 life.at(100, apply)
                 return
             self.wanted, self.applied = wanted, push.generation
+            self.on_applied(push)
             for one in self.held - wanted:
                 self.detach(one)
             for one in sorted(wanted - self.held):
@@ -152,6 +155,9 @@ class Consumer:
             self.say_held(push.generation)
 
         life.at(life.chance.randint(0, 20), apply)
+
+    def on_applied(self, push: Push) -> None:
+        """Called before segments are attached and detached."""
 
     def say_held(self, generation: int) -> None:
         life, leader = self._life, self.leader
@@ -316,6 +322,7 @@ class GroupLeader(Leader):
         segments = {close.segment_id} if close.segment_id is not None else set(stored.owned.get(close.consumer, ()))
         if close.segment_id is None:
             segments |= {one for one, it in stored.leaving.items() if it.holder == close.consumer}
+            segments |= {one for one, follower in stored.following.items() if follower == close.consumer}
         missing = set(segments)
 
         def closed(segment_id: int) -> None:

@@ -68,6 +68,7 @@ class AssignedSegments:
     segments: tuple[Segment, ...]
     reached: Mapping[int, Reached] = field(default_factory=dict)  # of a checkpoint group: its progress by segment
     void_below: int = 0  # messages read under a lower generation were read before the last seek
+    after: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by followed segment: its undrained ancestors
 
 
 class TopicExists(AlreadyExists):
@@ -132,6 +133,7 @@ class Registration:
     start: Start
     held: tuple[int, ...] = ()
     generation: int | None = None
+    continues: bool = False  # its client reads a child after the parents itself, also before they are acknowledged
 
 
 class ConsumerRegistration(Protocol):

@@ -282,7 +282,9 @@ class ScalableTopicService:
     ) -> tuple[AssignedSegments, ConsumerLink]:
         async def work(controller: TopicController) -> tuple[AssignedSegments, ConsumerLink]:
             group = await self._group(controller, request)
-            return await group.register(request.consumer, listener, request.held, request.generation)
+            return await group.register(
+                request.consumer, listener, request.held, request.generation, continues=request.continues
+            )
 
         return await self.controllers.call(topic, work)
 

@@ -45,6 +45,7 @@ class Peer:
     broker_entry_metadata: bool
     auth_refresh: bool
     is_proxied: bool = False  # a proxy that acts for another role
+    continues: bool = False  # reads a child after its parents itself, before they are acknowledged
 
     @property
     def is_cpp(self) -> bool:
@@ -119,6 +120,7 @@ def peer_of(connect: pb.CommandConnect) -> Peer:
         auth_method=connect.auth_method_name,
         auth_data=connect.auth_data,
         extensions=flags.anabranch_extensions,
+        continues=flags.anabranch_extensions and flags.anabranch_continuation,
         broker_entry_metadata=flags.supports_broker_entry_metadata,
         auth_refresh=flags.supports_auth_refresh,
         is_proxied=bool(connect.original_principal or connect.original_auth_data or connect.proxy_version),

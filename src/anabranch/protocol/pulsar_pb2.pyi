@@ -340,7 +340,7 @@ class SingleMessageMetadata(_message.Message):
     def __init__(self, properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[str] = ..., payload_size: _Optional[int] = ..., compacted_out: _Optional[bool] = ..., event_time: _Optional[int] = ..., partition_key_b64_encoded: _Optional[bool] = ..., ordering_key: _Optional[bytes] = ..., sequence_id: _Optional[int] = ..., null_value: _Optional[bool] = ..., null_partition_key: _Optional[bool] = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "anabranch_extensions")
+    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "anabranch_extensions", "anabranch_continuation")
     SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
@@ -351,6 +351,7 @@ class FeatureFlags(_message.Message):
     SUPPORTS_SCALABLE_TOPICS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_TC_METADATA_DISCOVERY_FIELD_NUMBER: _ClassVar[int]
     ANABRANCH_EXTENSIONS_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_CONTINUATION_FIELD_NUMBER: _ClassVar[int]
     supports_auth_refresh: bool
     supports_broker_entry_metadata: bool
     supports_partial_producer: bool
@@ -361,7 +362,8 @@ class FeatureFlags(_message.Message):
     supports_scalable_topics: bool
     supports_tc_metadata_discovery: bool
     anabranch_extensions: bool
-    def __init__(self, supports_auth_refresh: _Optional[bool] = ..., supports_broker_entry_metadata: _Optional[bool] = ..., supports_partial_producer: _Optional[bool] = ..., supports_topic_watchers: _Optional[bool] = ..., supports_get_partitioned_metadata_without_auto_creation: _Optional[bool] = ..., supports_repl_dedup_by_lid_and_eid: _Optional[bool] = ..., supports_topic_watcher_reconcile: _Optional[bool] = ..., supports_scalable_topics: _Optional[bool] = ..., supports_tc_metadata_discovery: _Optional[bool] = ..., anabranch_extensions: _Optional[bool] = ...) -> None: ...
+    anabranch_continuation: bool
+    def __init__(self, supports_auth_refresh: _Optional[bool] = ..., supports_broker_entry_metadata: _Optional[bool] = ..., supports_partial_producer: _Optional[bool] = ..., supports_topic_watchers: _Optional[bool] = ..., supports_get_partitioned_metadata_without_auto_creation: _Optional[bool] = ..., supports_repl_dedup_by_lid_and_eid: _Optional[bool] = ..., supports_topic_watcher_reconcile: _Optional[bool] = ..., supports_scalable_topics: _Optional[bool] = ..., supports_tc_metadata_discovery: _Optional[bool] = ..., anabranch_extensions: _Optional[bool] = ..., anabranch_continuation: _Optional[bool] = ...) -> None: ...
 
 class CommandConnect(_message.Message):
     __slots__ = ("client_version", "auth_method", "auth_data", "protocol_version", "auth_method_name", "proxy_to_broker_url", "original_principal", "original_auth_data", "original_auth_method", "feature_flags", "proxy_version")
@@ -1396,7 +1398,7 @@ class CommandScalableTopicClose(_message.Message):
     def __init__(self, session_id: _Optional[int] = ...) -> None: ...
 
 class ScalableAssignedSegment(_message.Message):
-    __slots__ = ("segment_id", "hash_start", "hash_end", "segment_topic", "bucket_ranges", "position", "since")
+    __slots__ = ("segment_id", "hash_start", "hash_end", "segment_topic", "bucket_ranges", "position", "since", "after")
     SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
     HASH_START_FIELD_NUMBER: _ClassVar[int]
     HASH_END_FIELD_NUMBER: _ClassVar[int]
@@ -1404,6 +1406,7 @@ class ScalableAssignedSegment(_message.Message):
     BUCKET_RANGES_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     segment_id: int
     hash_start: int
     hash_end: int
@@ -1411,7 +1414,8 @@ class ScalableAssignedSegment(_message.Message):
     bucket_ranges: _containers.RepeatedCompositeFieldContainer[IntRange]
     position: MessageIdData
     since: MessageIdData
-    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., segment_topic: _Optional[str] = ..., bucket_ranges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ..., position: _Optional[_Union[MessageIdData, _Mapping]] = ..., since: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
+    after: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., segment_topic: _Optional[str] = ..., bucket_ranges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ..., position: _Optional[_Union[MessageIdData, _Mapping]] = ..., since: _Optional[_Union[MessageIdData, _Mapping]] = ..., after: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScalableConsumerAssignment(_message.Message):
     __slots__ = ("layout_epoch", "segments", "generation", "incarnation", "void_below")

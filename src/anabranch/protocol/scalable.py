@@ -136,8 +136,9 @@ def assignment(
     extensions: bool,
     reached: Mapping[int, Reached] = MappingProxyType({}),
     void_below: int = 0,
+    after: Mapping[int, Iterable[int]] = MappingProxyType({}),
 ) -> pb.ScalableConsumerAssignment:
-    """`reached`: where a checkpoint group continues in each segment.
+    """`reached`: where a checkpoint group continues in each segment. `after`: by segment, the ancestors to read first.
 
     `void_below`: reads of a lower generation happened before the last seek and do not count.
     """
@@ -158,6 +159,7 @@ def assignment(
         if void_below:
             made.void_below = void_below
         for one in made.segments:
+            one.after.extend(after.get(one.segment_id, ()))
             if (known := reached.get(one.segment_id)) is not None:
                 one.position.CopyFrom(_place(known.position))
                 if known.batch_index >= 0:

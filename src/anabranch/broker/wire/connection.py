@@ -55,6 +55,7 @@ class Connection:
         self.protocol_version = 0
         self.knows_end_of_topic = False
         self.extensions = False
+        self.continues = False  # the client reads a child after its parents itself
         self.access_changes = 0  # how often permissions_changed was called
         self.tasks = TaskOwner(stream.peer)
         self._stream = stream
@@ -220,7 +221,7 @@ class Connection:
         # Version 0 is legal; it counts as 1, because handlers run only from version 1 on.
         self.protocol_version = max(1, client.protocol_version)
         self.knows_end_of_topic = client.understands(BaseCommand.REACHED_END_OF_TOPIC)
-        self.extensions = client.extensions
+        self.extensions, self.continues = client.extensions, client.continues
         if self._run_taker is not None:
             self._decoder.take_run = self._take_run
 

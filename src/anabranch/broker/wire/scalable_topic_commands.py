@@ -119,6 +119,7 @@ class RegisteredConsumer:
             extensions=self._connection.extensions,
             reached=assigned.reached,
             void_below=assigned.void_below,
+            after=assigned.after,
         )
 
     def ended(self, error: Error) -> None:
@@ -266,6 +267,7 @@ class ScalableCommands(CommandSet):
             start,
             tuple(body.held_segments),
             body.generation if body.HasField("generation") else None,
+            continues=self._connection.continues,
         )
         self._drop(body.consumer_id)
         member = RegisteredConsumer(self._connection, body.consumer_id, topic, wish)

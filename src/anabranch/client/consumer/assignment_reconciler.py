@@ -1,4 +1,5 @@
-"""State machine that brings the segments held by an ordered consumer in line with the controller's assignment.
+"""State machines of an ordered consumer's assignment: the segments held against the segments assigned
+(`AssignmentReconciler`), and the order between held segments (`SegmentOrder`).
 
     held ── no longer assigned ──▶ leaving ── everything handed out is acked, or deadline ──▶ closing ──▶ released
       └──── fenced by the broker: assigned to another consumer ─────────────────────────────────────────────▲
@@ -12,7 +13,7 @@ assigned segments are attached again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -144,3 +145,62 @@ class AssignmentReconciler:
             self._held[segment_id] = _State.HELD
             return [Attach(segment_id)]
         return [] if self._generation is None else [Release(self._generation, (segment_id,))]
+
+
+class SegmentOrder:
+    """Order between the held segments of a topic when a child is assigned before its ancestors are acknowledged.
+
+    | of a child       | waits until                                                                              |
+    |------------------|------------------------------------------------------------------------------------------|
+    | its messages     | everything of all its ancestors was handed out                                           |
+    | acks to a broker | all its ancestors are settled: acknowledged to the end, confirmed by the segment's owner |
+
+    So the child's cursor never passes an ancestor that is not acknowledged. After a crash the rest of the ancestors is
+    delivered again first, and the child from its beginning. A child that is no longer assigned keeps waiting for the
+    ancestors that it had.
+    """
+
+    def __init__(self) -> None:
+        self._after: dict[int, frozenset[int]] = {}  # by held child: its ancestors, as last assigned
+        self._unsettled: dict[int, set[int]] = {}  # of these, the ancestors that are not settled
+        self._settled: set[int] = set()  # held ancestors that are settled
+
+    def assigned(self, segment_ids: Iterable[int], after: Mapping[int, Iterable[int]]) -> None:
+        """The complete assignment, and the ancestors that come before each child."""
+        for one in segment_ids:
+            ancestors = frozenset(after.get(one, ()))
+            if ancestors:
+                self._after[one], self._unsettled[one] = ancestors, set(ancestors - self._settled)
+            else:
+                self._after.pop(one, None)
+                self._unsettled.pop(one, None)
+
+    def detached(self, segment_id: int) -> None:
+        self._after.pop(segment_id, None)
+        self._unsettled.pop(segment_id, None)
+        self._settled.discard(segment_id)
+
+    def settled(self, segment_id: int) -> None:
+        """All acks of this sealed segment are confirmed."""
+        self._settled.add(segment_id)
+        for ancestors in self._unsettled.values():
+            ancestors.discard(segment_id)
+
+    def rewound(self, segment_id: int) -> None:
+        """The position of a settled segment was moved back."""
+        self._settled.discard(segment_id)
+        for one, ancestors in self._after.items():
+            if segment_id in ancestors:
+                self._unsettled[one].add(segment_id)
+
+    def after(self, segment_id: int) -> frozenset[int]:
+        """The ancestors that come before this segment."""
+        return self._after.get(segment_id, frozenset())
+
+    def may_deliver(self, segment_id: int, is_read: Callable[[int], bool]) -> bool:
+        """`is_read`: is the segment held, and was everything in it handed out?"""
+        return all(one in self._settled or is_read(one) for one in self.after(segment_id))
+
+    def unsettled(self, segment_id: int) -> frozenset[int]:
+        """The ancestors that must be acknowledged to their end before acks of this segment are sent."""
+        return frozenset(self._unsettled.get(segment_id, ()))

@@ -7,6 +7,7 @@ It knows the topic's leader only by the Protocol `TopicLeader`, and does not imp
 | `assignment` | machine: which consumer has which segment |
 | `checkpoint_progress` | positions that members of a checkpoint group have reported |
 | `consumer_sessions` | machine: sessions by consumer name, with grace periods |
+| `continuation` | which segments a member may read before their ancestors are drained |
 | `drain_tracker` | machine: which segments are drained, and which are open |
 | `group_coordinator` | shell of one group; `ConsumerLink` is one connection of a consumer |
 | `group_events` | events and effects of `group_state` |

@@ -5,6 +5,10 @@ The assignment is balanced (counts differ by at most one), sticky (as few moves 
 
     free ── Assign ──▶ held by A ── Assign without it ──▶ A must release ── released, evicted or A gone ──▶ held by B
 
+A member may also *follow*: it gets a segment before the segment's ancestors are drained, because it holds all of them
+(`continuation.py` decides that). Followed segments do not count for the balance. When the last ancestor is drained, the
+segment becomes an ordinary segment of the member that followed.
+
 Every change raises `generation`; an `Assign` is a consumer's complete list as of its generation. A release that names a
 generation older than the revocation is ignored, because the consumer may have got the segment again since.
 
@@ -14,7 +18,7 @@ Cost: proportional to the segments that move, plus a sort of the consumers. Segm
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from anabranch.model.segment import Segment
@@ -46,6 +50,14 @@ class SegmentsChanged:
     """The complete list of segments to read. `finished`: those removed because they were read to their end."""
 
     segments: Sequence[Segment]
+    finished: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The complete list of followed segments, with the member that follows. `finished`: segments that are drained."""
+
+    following: Mapping[int, str]
     finished: frozenset[int] = frozenset()
 
 
@@ -85,7 +97,9 @@ class ReleaseTimedOut:
     generation: int
 
 
-Event = Joined | Renewed | Left | SegmentsChanged | TakenBack | Vacated | Holding | Released | ReleaseTimedOut
+Event = (
+    Joined | Renewed | Left | SegmentsChanged | Followed | TakenBack | Vacated | Holding | Released | ReleaseTimedOut
+)
 
 
 # effects --------------------------------------------------------------------------------------------------------------
@@ -102,7 +116,7 @@ class Assign:
 
     consumer: str
     generation: int
-    segment_ids: tuple[int, ...]  # in ring order
+    segment_ids: tuple[int, ...]  # in ring order, followed segments last
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +154,21 @@ class AssignmentRecord:
     generation: int = 0
     owned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by member: segments it has or waits for
     leaving: Mapping[int, Leaving] = field(default_factory=dict)
+    following: Mapping[int, str] = field(default_factory=dict)  # by segment: the member that follows
 
     def to_json(self) -> dict[str, Any]:
         leaving = {str(one): {"holder": it.holder, "generation": it.generation} for one, it in self.leaving.items()}
-        return {"generation": self.generation, "owned": self.owned, "leaving": leaving}
+        value: dict[str, Any] = {"generation": self.generation, "owned": self.owned, "leaving": leaving}
+        if self.following:
+            value["following"] = {str(one): name for one, name in self.following.items()}
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> AssignmentRecord:
         leaving = {int(one): Leaving(str(it["holder"]), int(it["generation"])) for one, it in value["leaving"].items()}
         owned = {str(name): tuple(map(int, ids)) for name, ids in value["owned"].items()}
-        return cls(int(value["generation"]), owned, leaving)
+        following = {int(one): str(name) for one, name in value.get("following", {}).items()}
+        return cls(int(value["generation"]), owned, leaving, following)
 
 
 _ParentOwners = Mapping[int, Sequence[tuple[int, str]]]  # new segment -> its removed parents, with their consumers
@@ -165,6 +184,7 @@ class Assignment:
         self._owned: dict[str, set[int]] = {name: set(ids) for name, ids in record.owned.items()}
         self._owner: dict[int, str] = {one: name for name, ids in record.owned.items() for one in ids}
         self._leaving: dict[int, Leaving] = dict(record.leaving)
+        self._following: dict[int, str] = dict(record.following)
         self._free: set[int] = set()  # there is no member to have them
         self._touched: set[str] = set()  # members whose list changed in this event
         self._asked: list[int] = []  # segments revoked in this event
@@ -181,12 +201,31 @@ class Assignment:
     def holder(self, segment_id: int) -> str | None:
         """The consumer that reads it or may still read it: until the release, the former one."""
         leaving = self._leaving.get(segment_id)
-        return self._owner.get(segment_id) if leaving is None else leaving.holder
+        owner = self._owner.get(segment_id) or self._following.get(segment_id)
+        return owner if leaving is None else leaving.holder
+
+    @property
+    def following(self) -> Mapping[int, str]:
+        return self._following
+
+    def is_leaving(self, segment_id: int) -> bool:
+        return segment_id in self._leaving
+
+    def owner(self, segment_id: int) -> str | None:
+        """The member that has the segment, or will have it after its release. None: no member, or only followed."""
+        return self._owner.get(segment_id)
+
+    def copy(self, following: Mapping[int, str]) -> Assignment:
+        """The same assignment with other followed segments, to try changes on."""
+        made = Assignment(replace(self.record(), following=following))
+        made._order, made._free = dict(self._order), set(self._free)
+        return made
 
     def assigned(self, consumer: str) -> Assign:
         """The current list of a member, also sent when it reconnects."""
-        mine = [one for one in self._owned[consumer] if one not in self._leaving]
-        return Assign(consumer, self._generation, tuple(sorted(mine, key=self._order_key)))
+        mine = sorted((one for one in self._owned[consumer] if one not in self._leaving), key=self._order_key)
+        mine += sorted(one for one, name in self._following.items() if name == consumer)
+        return Assign(consumer, self._generation, tuple(mine))
 
     def awaited(self) -> list[AwaitRelease]:
         """Releases that are awaited. A new leader restarts their deadlines."""
@@ -194,7 +233,7 @@ class Assignment:
 
     def record(self) -> AssignmentRecord:
         owned = {name: tuple(sorted(self._owned[name])) for name in sorted(self._owned)}
-        return AssignmentRecord(self._generation, owned, dict(self._leaving))
+        return AssignmentRecord(self._generation, owned, dict(self._leaving), dict(sorted(self._following.items())))
 
     # the machine ------------------------------------------------------------------------------------------------------
     def handle(self, event: Event) -> list[Effect]:
@@ -212,7 +251,10 @@ class Assignment:
                 self._leave(consumer)
             case SegmentsChanged(segments, finished):
                 self._change(segments, finished)
+            case Followed(following, finished):
+                self._follow(following, finished)
             case TakenBack():
+                self._follow({}, frozenset())
                 self._change((), frozenset())
                 self._touched.add("")  # raises the generation, even if no member had a segment
             case Vacated():
@@ -255,6 +297,7 @@ class Assignment:
             return
         for one in [one for one, it in self._leaving.items() if it.holder == consumer]:
             self._released(one)
+        self._following = {one: name for one, name in self._following.items() if name != consumer}
         orphans = self._owned.pop(consumer)
         for one in orphans:
             del self._owner[one]
@@ -281,6 +324,11 @@ class Assignment:
         for one in finished:
             self._leaving.pop(one, None)
         fresh = now.keys() - before
+        for one in sorted(fresh & self._following.keys()):  # its ancestors are drained; the follower has it already
+            name = self._following.pop(one)
+            self._owned[name].add(one)
+            self._owner[one] = name
+            fresh -= {one}
         self._order = {one: (it.hash_range.start, it.hash_range.end, one) for one, it in now.items()}
         self._free |= fresh
         parent_owners = {
@@ -288,6 +336,22 @@ class Assignment:
             for one in fresh
         }
         self._balance(parent_owners)
+
+    def _follow(self, following: Mapping[int, str], finished: frozenset[int]) -> None:
+        for one, name in sorted(self._following.items()):
+            if following.get(one) == name:
+                continue
+            del self._following[one]
+            if one in finished:
+                self._touched.add(name)
+            else:
+                self._ask(one, name)
+        for one, name in sorted(following.items()):
+            if one not in self._following:
+                assert one not in self._leaving
+                assert one not in self._owner
+                self._following[one] = name
+                self._touched.add(name)
 
     # balance ----------------------------------------------------------------------------------------------------------
     def _balance(self, parent_owners: _ParentOwners) -> None:

@@ -40,6 +40,7 @@ class Registered:
     name: str
     connection: Connection
     is_new: bool = False  # it has no earlier assignment, so it is another process than before
+    continues: bool = False  # its client reads children after their parents itself (`continuation.py`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +130,21 @@ Effect = SaveSessions | Arrived | Departed | Renew | Welcome | Fence | Refuse | 
 # stored ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SessionsRecord:
-    """The durable part: the members, and when each joined (wall clock, for display)."""
+    """The durable part: the members, when each joined (wall clock, for display), and which of them continue."""
 
     joined_at_ms: Mapping[str, int] = field(default_factory=dict)
+    continuing: frozenset[str] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
-        return {name: {"joinedAtMs": at} for name, at in sorted(self.joined_at_ms.items())}
+        return {
+            name: {"joinedAtMs": at} | ({"continues": True} if name in self.continuing else {})
+            for name, at in sorted(self.joined_at_ms.items())
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SessionsRecord:
-        return cls({str(name): int(one["joinedAtMs"]) for name, one in value.items()})
+        continuing = frozenset(str(name) for name, one in value.items() if one.get("continues"))
+        return cls({str(name): int(one["joinedAtMs"]) for name, one in value.items()}, continuing)
 
 
 @dataclass(slots=True)
@@ -146,6 +152,7 @@ class _Session:
     joined_at_ms: int
     connection: Connection | None
     expires_at_ms: int | None  # set while it has no connection
+    continues: bool = False
 
 
 class Sessions:
@@ -162,8 +169,11 @@ class Sessions:
         """`record` has the members of the last leader. Each gets a full grace period."""
         self._grace_ms, self._sessions_max = grace_ms, sessions_max
         self._wake_at_ms: int | None = None
-        found = (record or SessionsRecord()).joined_at_ms
-        self._sessions = {name: _Session(at, None, now_ms + grace_ms) for name, at in found.items()}
+        found = record or SessionsRecord()
+        self._sessions = {
+            name: _Session(at, None, now_ms + grace_ms, name in found.continuing)
+            for name, at in found.joined_at_ms.items()
+        }
 
     def begin(self) -> list[Effect]:
         return self._wake()
@@ -172,6 +182,11 @@ class Sessions:
     @property
     def names(self) -> frozenset[str]:
         return frozenset(self._sessions)
+
+    @property
+    def continuing(self) -> frozenset[str]:
+        """Members whose clients read children after their parents themselves."""
+        return frozenset(name for name, session in self._sessions.items() if session.continues)
 
     def connection(self, name: str) -> Connection | None:
         """The session's connection; None in the grace period, and for unknown names."""
@@ -183,13 +198,14 @@ class Sessions:
         return self.connection(name) == connection
 
     def record(self) -> SessionsRecord:
-        return SessionsRecord({name: session.joined_at_ms for name, session in sorted(self._sessions.items())})
+        joined_at_ms = {name: session.joined_at_ms for name, session in sorted(self._sessions.items())}
+        return SessionsRecord(joined_at_ms, self.continuing)
 
     # the machine ------------------------------------------------------------------------------------------------------
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         match event:
-            case Registered(name, connection, is_new):
-                effects = self._register(name, connection, is_new, now_ms)
+            case Registered():
+                effects = self._register(event, now_ms)
             case Disconnected(connection):
                 for session in self._sessions.values():
                     if session.connection == connection:
@@ -209,19 +225,23 @@ class Sessions:
                 assert_never(event)
         return effects + self._wake()
 
-    def _register(self, name: str, connection: Connection, is_new: bool, now_ms: int) -> list[Effect]:
+    def _register(self, event: Registered, now_ms: int) -> list[Effect]:
+        name, connection = event.name, event.connection
         session, effects = self._sessions.get(name), list[Effect]()
         if session is None:
             if len(self._sessions) >= self._sessions_max:
                 error = TooManySessions(f"the subscription has {self._sessions_max} consumers, which is its limit")
                 return [Refuse(name, connection, error)]
-            session = self._sessions[name] = _Session(now_ms, None, None)
+            session = self._sessions[name] = _Session(now_ms, None, None, event.continues)
             effects += [SaveSessions(), Arrived(name)]
         elif session.connection not in (None, connection):
             assert session.connection is not None
             effects += [Fence(name, session.connection), Renew(name)]
-        elif is_new:
+        elif event.is_new:
             effects.append(Renew(name))
+        if session.continues != event.continues:  # the client was upgraded or downgraded
+            session.continues = event.continues
+            effects.append(SaveSessions())
         session.connection, session.expires_at_ms = connection, None
         return [*effects, Welcome(name, connection)]
 

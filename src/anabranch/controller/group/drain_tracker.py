@@ -100,6 +100,17 @@ class DrainTracker:
         self._open: set[int] = set()
 
     @property
+    def layout(self) -> Layout:
+        """The newest one."""
+        assert self._layout is not None
+        return self._layout
+
+    @property
+    def has_blocked(self) -> bool:
+        """There are segments that are neither drained nor open."""
+        return self._layout is not None and len(self._drained) + len(self._open) < len(self._layout.segments)
+
+    @property
     def drained(self) -> frozenset[int]:
         return frozenset(self._drained)
 

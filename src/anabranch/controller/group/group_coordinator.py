@@ -8,7 +8,7 @@ is durable.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import assert_never
 
@@ -145,14 +145,21 @@ class GroupCoordinator:
 
     # requests of consumers --------------------------------------------------------------------------------------------
     async def register(
-        self, consumer: str, listener: AssignmentListener, held: Iterable[int], generation: int | None
+        self,
+        consumer: str,
+        listener: AssignmentListener,
+        held: Iterable[int],
+        generation: int | None,
+        *,
+        continues: bool = False,
     ) -> tuple[AssignedSegments, ConsumerLink]:
         """Returns when the consumer's assignment is durable."""
         link = ConsumerLink(self, next(self._numbers), consumer, listener)
         self._links[link.number] = link
         self._joining.add(link)
         is_new = generation is None and listener.reports_releases  # Pulsar's clients never send a generation
-        self._deliver(sessions.Registered(consumer, link.number, is_new))
+        continues = continues and self.subscription.kind.has_cursors
+        self._deliver(sessions.Registered(consumer, link.number, is_new, continues))
         if generation is not None:
             self._deliver(assigning.Holding(consumer, generation, frozenset(held)))
         try:
@@ -277,8 +284,8 @@ class GroupCoordinator:
                 self._note_owners()
                 if self.subscription.kind.has_cursors:
                     leader.spawn(self._owners.ask_drained(segment_ids, self._on_drained), "ask drained")
-            case grouping.Push(connection, _, generation, segment_ids):
-                self._send_assignment(connection, self._assigned(generation, segment_ids))
+            case grouping.Push(connection, _, generation, segment_ids, after):
+                self._send_assignment(connection, self._assigned(generation, segment_ids, after))
             case AwaitRelease(segment_id, holder, generation):
                 if self._hands_over_by_closing(holder):
                     self._later(0, assigning.Released(holder, segment_id, generation))
@@ -358,6 +365,7 @@ class GroupCoordinator:
             stored = self.group.assignment.record()
             segments = list(stored.owned.get(effect.consumer, ()))
             segments += [one for one, leaving in stored.leaving.items() if leaving.holder == effect.consumer]
+            segments += [one for one, follower in stored.following.items() if follower == effect.consumer]
         await self._owners.close(effect.consumer, segments, effect.generation)
         self._deliver(grouping.ConsumerClosed(effect))
 
@@ -381,7 +389,9 @@ class GroupCoordinator:
 
         await self._owners.retry_until_confirmed(segment_id, request)
 
-    def _assigned(self, generation: int, segment_ids: Iterable[int]) -> AssignedSegments:
+    def _assigned(
+        self, generation: int, segment_ids: Iterable[int], after: Mapping[int, tuple[int, ...]] | None = None
+    ) -> AssignedSegments:
         found = (self.record.segments.get(one) for one in segment_ids)
         segments = tuple(segment for segment in found if segment is not None)
         known = self.group.progress.reached
@@ -394,6 +404,7 @@ class GroupCoordinator:
             segments,
             reached,
             self.group.void_below,
+            after or {},
         )
 
     def _send_assignment(self, number: int, assigned: AssignedSegments) -> None:

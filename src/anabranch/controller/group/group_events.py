@@ -5,7 +5,8 @@ Its parts (sessions, drain tracker, assignment) define their own events and effe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from anabranch.controller.events import Halt, Halted, LeadershipLost, Resume, Resumed, StepDown, Version
 from anabranch.controller.group import assignment as assigning
@@ -116,12 +117,14 @@ class AskDrained:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Send a consumer's complete assignment to its connection."""
+    """Send a consumer's complete assignment to its connection. `after`: by followed segment, its undrained ancestors,
+    which the consumer has too and must read first."""
 
     connection: Connection
     consumer: str
     generation: int
     segment_ids: tuple[int, ...]
+    after: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

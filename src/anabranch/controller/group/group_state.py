@@ -34,6 +34,7 @@ from anabranch.controller.group.consumer_sessions import (
     WakeAt,
     Welcome,
 )
+from anabranch.controller.group.continuation import followed
 from anabranch.controller.group.drain_tracker import DrainTracker
 from anabranch.controller.group.group_events import (
     AskDrained,
@@ -147,7 +148,9 @@ class GroupState:
                 if not self._is_ready:
                     self._waiting.append(event)
                     return []
-                return self._live(event) + self._flush()
+                effects = self._live(event)
+                self._follow()
+                return effects + self._flush()
 
     # the record -------------------------------------------------------------------------------------------------------
     def _seen(self, record: GroupRecord | None, version: Version | None) -> list[Effect]:
@@ -184,6 +187,7 @@ class GroupState:
             waiting, self._waiting = self._waiting, []
             for event in waiting:
                 effects += self._live(event)
+                self._follow()
         return effects + self._flush()
 
     def _flush(self) -> list[Effect]:
@@ -325,7 +329,7 @@ class GroupState:
                 case Welcome(name, connection):
                     self._outbox.append(effect)
                     mine = self.assignment.assigned(name)
-                    self._outbox.append(Push(connection, name, mine.generation, mine.segment_ids))
+                    self._outbox.append(self._push(connection, mine))
                 case WakeAt():
                     now.append(effect)
                 case Fence() | Refuse():
@@ -351,14 +355,34 @@ class GroupState:
             match effect:
                 case assigning.Save():
                     self._is_dirty = True
-                case assigning.Assign(consumer, generation, segment_ids):
-                    self._outbox.append(Push(-1, consumer, generation, segment_ids))
+                case assigning.Assign():
+                    self._outbox.append(self._push(-1, effect))
                 case AwaitRelease():
                     self._outbox.append(effect)
                 case assigning.Evict():
                     pass  # ConsumerClosed came first: it is closed already
                 case _:
                     assert_never(effect)
+
+    def _push(self, connection: sessions.Connection, mine: assigning.Assign) -> Push:
+        followed = [one for one in mine.segment_ids if one in self.assignment.following]
+        after = {one: tuple(sorted(self.drain.layout.ancestors(one) - self.drain.drained)) for one in followed}
+        return Push(connection, mine.consumer, mine.generation, mine.segment_ids, after)
+
+    def _follow(self) -> None:
+        """Brings the followed segments in line with what this event has changed."""
+        before = self.assignment.following
+        if self._layout is None or self.is_halted or not (self.drain.has_blocked or before):
+            return
+        able = self.sessions.continuing
+        now = followed(self.drain.layout, self.drain.drained, self.assignment, able) if able else {}
+        if now != before:
+            effects = self.assignment.handle(assigning.Followed(now, self.drain.drained))
+            renewed = {effect.consumer for effect in effects if isinstance(effect, assigning.Assign)}
+            self._outbox = [
+                one for one in self._outbox if not (isinstance(one, Push) and one.consumer in renewed)
+            ]  # replaced by a newer one
+            self._assigned(effects)
 
     def _step_down(self, reason: str) -> list[Effect]:
         self._is_over = True
