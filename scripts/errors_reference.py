@@ -66,7 +66,12 @@ ADVICE = (
     ),
     ("`producer-busy`, `consumer-busy` when opening", "another client uses the name or the subscription"),
     ("`authentication`", "the token is missing, wrong or expired; `token=` also takes a function"),
-    ("`credentials`", "the function or file that provides the token failed; it is retried with backoff"),
+    ("`credentials`", "the function that provides the token failed; it is retried with backoff"),
+    (
+        "`tls`, `wrong-port`, `token-unreadable`",
+        "the text names the address or the file. `connect` and opening fail at once. What is open already "
+        "reconnects with backoff, because an operator may replace the file or the certificate",
+    ),
     ("`closed` from `receive`", "the consumer was closed, by you or with its client"),
 )
 

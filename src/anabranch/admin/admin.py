@@ -10,7 +10,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from anabranch.admin.brokers import Brokers
-from anabranch.admin.client import DEFAULT_URL, REDIRECTS_MAX, TIMEOUT_SECONDS, Answer, Origin, refusal, request_of
+from anabranch.admin.client import (
+    DEFAULT_URL,
+    REDIRECTS_MAX,
+    TIMEOUT_SECONDS,
+    Answer,
+    Origin,
+    checked_tls,
+    refusal,
+    request_of,
+)
 from anabranch.admin.errors import Unreachable
 from anabranch.admin.http import HttpConnections
 from anabranch.admin.namespaces import Namespaces
@@ -20,7 +29,7 @@ from anabranch.admin.schemas import Schemas
 from anabranch.admin.subscriptions import Subscriptions
 from anabranch.admin.tenants import Clusters, Tenants
 from anabranch.admin.topics import Topics
-from anabranch.runtime.credentials import Credentials, Tls, tls_context, token_credentials
+from anabranch.runtime.credentials import Credentials, Tls, token_credentials
 
 
 class Admin:
@@ -96,4 +105,4 @@ def connect(
     `url` may be any broker of a cluster: it redirects to the one that serves a topic. `timeout` is per call, in
     seconds.
     """
-    return Admin(url, credentials=auth or token_credentials(token), tls=tls_context(tls), timeout_s=timeout)
+    return Admin(url, credentials=auth or token_credentials(token), tls=checked_tls(tls), timeout_s=timeout)

@@ -22,13 +22,32 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlencode, urlsplit
 
-from anabranch.admin.errors import AdminError, BadUrl, CannotSignIn, Refused, Unreachable
+from anabranch.admin.errors import (
+    AdminError,
+    BadTls,
+    BadUrl,
+    CannotSignIn,
+    Refused,
+    TlsFailed,
+    TokenUnreadable,
+    Unreachable,
+    WrongPort,
+)
 from anabranch.admin.redirect import Place, default_port, redirected
-from anabranch.runtime.credentials import Credentials, NoCredentials, token_credentials
+from anabranch.runtime.credentials import (
+    BadTlsFile,
+    Credentials,
+    NoCredentials,
+    Tls,
+    tls_context,
+    token_credentials,
+)
+from anabranch.runtime.reach import expects_tls_blocking
 
 DEFAULT_URL = "http://localhost:8080"
 TIMEOUT_SECONDS = 60.0
 REDIRECTS_MAX = 6
+PROBE_SECONDS = 2.0  # for the question whether a port that hangs up expects TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +93,14 @@ class Origin:
         return cls(place, parts.path.rstrip("/"), f"{parts.scheme}://{parts.netloc}")
 
 
+def checked_tls(tls: Tls | ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """Raises BadTls."""
+    try:
+        return tls_context(tls)
+    except BadTlsFile as error:
+        raise BadTls(f"the TLS files are not usable: {error}") from error
+
+
 def request_of(
     origin: Origin,
     method: str,
@@ -91,7 +118,8 @@ def request_of(
         if credentials is not None and (shown := credentials.header()) is not None:
             headers["Authorization"] = shown
     except NoCredentials as error:
-        raise CannotSignIn(str(error)) from error
+        kind = CannotSignIn if error.retryable else TokenUnreadable
+        raise kind(str(error)) from error
     data = None
     if body is not None:
         data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
@@ -120,7 +148,7 @@ class AdminClient:
         self._timeout = timeout_seconds
         self._tls = tls
         if tls is None and self._origin.place.scheme == "https":
-            self._tls = ssl.create_default_context(cafile=trust_file)
+            self._tls = checked_tls(Tls(trust_file=trust_file))
         self._open: dict[Place, http.client.HTTPConnection] = {}
 
     @property
@@ -191,12 +219,27 @@ class AdminClient:
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
             return Answer(response.status, response.read(), found)
-        except ssl.SSLError as error:
-            connection.close()
-            raise Unreachable(f"TLS with {url} failed: {error.reason or error}") from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise Unreachable(f"no answer from {url}: {_words(error)}") from error
+            is_closed = isinstance(error, http.client.RemoteDisconnected)
+            if is_closed and at.scheme == "http" and expects_tls_blocking(at.host, at.port, PROBE_SECONDS):
+                raise tls_expected(url) from error
+            raise failed_exchange(url, error) from error
+
+
+def failed_exchange(url: str, error: Exception) -> AdminError:
+    """The error for a request without an answer."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsFailed(f"TLS with {url} failed: the broker's certificate is not accepted: {error.verify_message}")
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return TlsFailed(f"TLS with {url} failed: {error.reason or error}")
+    if isinstance(error, http.client.BadStatusLine) and str(error).startswith("\x15\x03"):  # a TLS alert
+        return tls_expected(url)
+    return Unreachable(f"no answer from {url}: {_words(error)}")
+
+
+def tls_expected(url: str) -> AdminError:
+    return WrongPort(f"{url}: this port expects TLS; use https://")
 
 
 def _is_closed_by_peer(idle: socket.socket) -> bool:
@@ -228,6 +271,12 @@ def _spelled(value: Any) -> str | list[str]:
 def _words(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
+    if isinstance(error, http.client.RemoteDisconnected):
+        return "closed before the answer"
+    if isinstance(error, http.client.IncompleteRead):
+        return "closed before the answer was complete"
+    if isinstance(error, http.client.HTTPException):
+        return "the answer is not HTTP/1.1"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

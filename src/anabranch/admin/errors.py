@@ -35,11 +35,37 @@ class BadCall(AdminError):
     code = "bad-request"
 
 
+class BadTls(AdminError):
+    """The files for TLS are missing or not usable."""
+
+    code = "bad-tls-files"
+
+
 class CannotSignIn(AdminError):
-    """The token is not available now."""
+    """The function that returns the token failed."""
 
     code = "credentials"
     retryable = True
+
+
+class TokenUnreadable(AdminError):
+    """The token file is missing, empty or cannot be read."""
+
+    code = "token-unreadable"
+
+
+class TlsFailed(AdminError):
+    """The TLS handshake failed: a certificate is not accepted, or the port does not use TLS."""
+
+    code = "tls"
+    hint = "does the URL begin with https:// for a TLS port only, and does --trust-file name its authority?"
+
+
+class WrongPort(AdminError):
+    """The port has another protocol than the URL."""
+
+    code = "wrong-port"
+    hint = "an admin URL is like http://localhost:8080, or https:// for a TLS port"
 
 
 class StrangeAnswer(AdminError):

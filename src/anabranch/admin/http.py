@@ -9,10 +9,10 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 
-from anabranch.admin.client import Answer
-from anabranch.admin.errors import Unreachable
+from anabranch.admin.client import PROBE_SECONDS, Answer, failed_exchange, tls_expected
 from anabranch.admin.redirect import Place
-from anabranch.runtime.http_client import HttpConnection
+from anabranch.runtime.http_client import ClosedBeforeAnswer, HttpConnection, TlsExpected
+from anabranch.runtime.reach import expects_tls
 
 IDLE_MAX = 8  # connections kept for each broker
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
@@ -29,7 +29,7 @@ class HttpConnections:
     async def exchange(
         self, at: Place, method: str, target: str, data: bytes | None, headers: Mapping[str, str]
     ) -> Answer:
-        """Raises Unreachable."""
+        """Raises Unreachable, TlsFailed or WrongPort."""
         body = data or b"" if data is not None or method in ("PUT", "POST") else None
         connection = None
         is_complete = False
@@ -38,11 +38,14 @@ class HttpConnections:
             answer = await connection.exchange(method, target, [("Host", at.authority), *headers.items()], body)
             is_complete = True
             return Answer(answer.status, answer.body, answer.headers)
-        except ssl.SSLError as error:
-            raise Unreachable(f"TLS with {at} failed: {error.reason or error}") from error
+        except TlsExpected as error:
+            raise tls_expected(str(at)) from error
+        except ClosedBeforeAnswer as error:
+            if at.scheme == "http" and await expects_tls(at.host, at.port, PROBE_SECONDS):
+                raise tls_expected(str(at)) from error
+            raise failed_exchange(str(at), error) from error
         except OSError as error:
-            words = error.strerror or str(error) or type(error).__name__
-            raise Unreachable(f"no answer from {at}: {words}") from error
+            raise failed_exchange(str(at), error) from error
         finally:
             if connection is not None:
                 self._release(at, connection, is_complete)

@@ -39,7 +39,7 @@ from anabranch.client.topic.layout_watch import LayoutWatches
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.runtime.chance import Chance, SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock, SystemClock
-from anabranch.runtime.credentials import Credentials, Tls, tls_context, token_credentials
+from anabranch.runtime.credentials import BadTlsFile, Credentials, Tls, tls_context, token_credentials
 
 Start = Literal["earliest", "latest"]
 T = TypeVar("T")
@@ -396,8 +396,8 @@ def _checked_topic(topic: str) -> TopicName:
 def _tls_context(tls: Tls | ssl.SSLContext | None) -> ssl.SSLContext | None:
     try:
         return tls_context(tls)
-    except OSError as error:  # ssl.SSLError is one
-        raise BadOption(f"the TLS files are not usable: {error.strerror or error}") from error
+    except BadTlsFile as error:
+        raise BadOption(f"the TLS files are not usable: {error}") from error
 
 
 def _new_name(what: str) -> str:

@@ -41,8 +41,33 @@ class TimedOut(ClientError):
     retryable = True
 
 
+class HandshakeFailed(ClientError):
+    """A new connection cannot work, because of the address, the certificates or the credentials. Final when a client,
+    producer or consumer opens; afterwards it reconnects with backoff, because an operator may correct the cause."""
+
+    code = "handshake-failed"
+
+
+class TlsFailed(HandshakeFailed):
+    """The TLS handshake failed: one side does not accept the certificate or the TLS version of the other."""
+
+    code = "tls"
+
+
+class WrongPort(HandshakeFailed):
+    """The port has another protocol: HTTP, TLS where the URL has none, or no TLS where the URL has it."""
+
+    code = "wrong-port"
+
+
+class TokenUnreadable(HandshakeFailed):
+    """The token file is missing, empty or cannot be read."""
+
+    code = "token-unreadable"
+
+
 class CannotSignIn(ClientError):
-    """The token could not be read: its file or function failed."""
+    """The function that returns the token failed."""
 
     code = "credentials"
     retryable = True

@@ -12,7 +12,7 @@ the standard library (and h11 for HTTP).
 | `net` | port: listeners and byte streams, plain TCP |
 | `net_tls` | the same with TLS |
 | `dial` | outgoing connections |
-| `reach` | whether a port accepts connections |
+| `reach` | whether a port accepts connections, and whether it expects TLS |
 | `http_client` | HTTP/1.1 client connection |
 | `tls` | server TLS context that follows changed files |
 | `credentials` | tokens, passwords and certificates of a client |

@@ -6,6 +6,7 @@
 |---|---|
 | `ClosedBeforeAnswer` | the server closed before the first byte of an answer, as it may do with an idle connection |
 | `BadAnswer` | the answer is not HTTP/1.1, ends early, or has more than `body_bytes_max` bytes |
+| `TlsExpected` | the answer is a TLS alert: the port accepts only TLS |
 | other OSErrors | of the socket or of TLS |
 """
 
@@ -21,6 +22,7 @@ from typing import Any, Self
 import h11
 
 _READ_BYTES = 64 * 1024
+CUT_ANSWER = "closed before the answer was complete"
 
 
 class ClosedBeforeAnswer(ConnectionError):
@@ -28,6 +30,10 @@ class ClosedBeforeAnswer(ConnectionError):
 
 
 class BadAnswer(ConnectionError):
+    pass
+
+
+class TlsExpected(BadAnswer):
     pass
 
 
@@ -75,7 +81,8 @@ class HttpConnection:
         try:
             return await self._answer()
         except h11.RemoteProtocolError as error:
-            raise BadAnswer(str(error)) from error
+            is_cut = self._reader.at_eof()
+            raise BadAnswer(CUT_ANSWER if is_cut else "the answer is not HTTP/1.1") from error
 
     async def _answer(self) -> HttpAnswer:
         http = self._http
@@ -83,7 +90,10 @@ class HttpConnection:
         while True:
             event: Any = http.next_event()
             if event is h11.NEED_DATA:
-                http.receive_data(await (self._reader.read(_READ_BYTES) if has_begun else self._first_bytes()))
+                data = await (self._reader.read(_READ_BYTES) if has_begun else self._first_bytes())
+                if not has_begun and data.startswith(b"\x15\x03"):  # a TLS alert
+                    raise TlsExpected("the port expects TLS")
+                http.receive_data(data)
                 has_begun = True
             elif isinstance(event, h11.Response):
                 status = event.status_code
@@ -98,7 +108,7 @@ class HttpConnection:
                     http.start_next_cycle()
                 return HttpAnswer(status, headers, b"".join(body))
             elif isinstance(event, h11.ConnectionClosed):
-                raise BadAnswer("closed before the answer was complete")
+                raise BadAnswer(CUT_ANSWER)
 
     async def _first_bytes(self) -> bytes:
         try:

@@ -1,8 +1,10 @@
-"""Whether a port accepts connections: one attempt, without sending anything."""
+"""What a port is: whether it accepts connections, and whether it expects TLS. One attempt, without sending data."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 
 
 async def is_listening(host: str, port: int, seconds: float) -> bool:
@@ -16,3 +18,30 @@ async def is_listening(host: str, port: int, seconds: float) -> bool:
         return True
     writer.transport.abort()
     return True
+
+
+async def expects_tls(host: str, port: int, seconds: float) -> bool:
+    """Whether a TLS handshake succeeds, with any certificate; False without an answer in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            _, writer = await asyncio.open_connection(host, port, ssl=_trusting_all())
+    except OSError:  # also ssl.SSLError and TimeoutError
+        return False
+    writer.transport.abort()
+    return True
+
+
+def expects_tls_blocking(host: str, port: int, seconds: float) -> bool:
+    """The same for threads."""
+    try:
+        with socket.create_connection((host, port), seconds) as plain, _trusting_all().wrap_socket(plain):
+            return True
+    except OSError:
+        return False
+
+
+def _trusting_all() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent, and the connection is closed at once
+    return context

@@ -4,7 +4,8 @@ A *root* dataclass has one field per group; each group is a frozen dataclass of 
 field `sync` of the group in the root's field `storage`: `[storage] sync = …` in the TOML file, ANABRANCH_STORAGE_SYNC
 in the environment, a flag on the command line. Later layers win. The caller passes the environment.
 
-A field's `metadata` may hold `help` (one line for people) and `secret` (its value is never shown).
+A field's `metadata` may hold `help` (one line for people), `secret` (its value is never shown) and `file` (it names a
+file; in a settings file, a relative name is relative to that file, so that the broker may start in any directory).
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Layer:
     origin: str
     values: Mapping[str, Any]
     complaints: tuple[str, ...] = ()
+    directory: Path | None = None  # of the settings file
 
 
 def file_layer(path: Path) -> Layer:
@@ -80,7 +82,7 @@ def file_layer(path: Path) -> Layer:
             values.update({f"{section}.{key}": value for key, value in content.items()})
         else:
             complaints.append(f"{path}: `{section}` stands outside of a [section]")
-    return Layer(str(path), values, tuple(complaints))
+    return Layer(str(path), values, tuple(complaints), path.absolute().parent)
 
 
 def env_layer(root: type[Any], environ: Mapping[str, str]) -> Layer:
@@ -155,7 +157,8 @@ def reference(root: type[Any]) -> str:
         "",
         "A setting `storage.sync` is `sync` in the section `[storage]` of the TOML file given with `--config`,",
         f"`{ENV_PREFIX}STORAGE_SYNC` in the environment, or `--set storage.sync=…` on the command line; the later of",
-        "these wins. Sizes may be written like `64MiB`.",
+        "these wins. Sizes may be written like `64MiB`. A relative name of a key or certificate file is relative to",
+        "the file that `--config` names, elsewhere to the working directory.",
     ]
     for section, group in _groups(root):
         lines += ["", f"## [{section}]", "", "| setting | default | meaning |", "|---|---|---|"]
@@ -200,11 +203,19 @@ def _group_values(section: str, group: type[Any], layers: Sequence[Layer]) -> tu
             continue
         raw = layer.values[name]
         try:
-            values[field.name] = _convert(raw, hints[field.name], field.name)
+            value = _convert(raw, hints[field.name], field.name)
+            values[field.name] = _beside(layer.directory, value) if field.metadata.get("file") else value
         except ValueError as error:
             shown = "the value given" if field.metadata.get("secret") else repr(raw)
             wrong.append(f"{name}: {shown} is not {error} ({layer.origin})")
     return values, wrong
+
+
+def _beside(directory: Path | None, value: Any) -> Any:
+    """A relative file name, made absolute; other values are unchanged. URLs (data:, file:) are not file names."""
+    if directory is None or not value or (isinstance(value, str) and value.startswith(("data:", "file:"))):
+        return value
+    return type(value)(directory / value)
 
 
 def _convert(raw: Any, hint: Any, name: str) -> Any:

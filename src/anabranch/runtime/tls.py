@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anabranch.runtime.credentials import BadTlsFile, load_certificate, trust
 from anabranch.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -76,22 +77,13 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     try:
-        # An encrypted key must not make the broker prompt on its terminal.
-        context.load_cert_chain(files.certificate, files.key, password=lambda: b"")
+        load_certificate(context, files.certificate, files.key)
         if files.ca is not None:
-            context.load_verify_locations(files.ca)
+            trust(context, files.ca)
             context.verify_mode = ssl.CERT_REQUIRED if files.require_client_certificate else ssl.CERT_OPTIONAL
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise TlsError(f"TLS files: {_words(error)}") from error
+    except BadTlsFile as error:
+        raise TlsError(f"TLS files: {error}") from error
     return context
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return f"{error.reason or 'not usable'} (PEM files are expected, the key without a password)"
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:

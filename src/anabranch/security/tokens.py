@@ -30,6 +30,7 @@ HMAC_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
 RSA_ALGORITHMS = ("RS256", "RS384", "RS512")
 CURVE_ALGORITHMS = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 ALGORITHMS = (*HMAC_BYTES, *RSA_ALGORITHMS, *CURVE_ALGORITHMS.values())
+_FILE_NAME = re.compile(r"(?:.*/)?[\w-]+(?:\.[A-Za-z]{2,10})+")  # has an extension, which no base64 text has
 _BASE64 = re.compile(rb"[A-Za-z0-9+/\s]+={0,2}\s*")
 
 
@@ -60,7 +61,8 @@ class TokenKey:
 
 
 def read_key(place: str) -> bytes:
-    """The bytes behind a path, a file: URL or a data: URL. Errors do not repeat it: it may be a key by mistake."""
+    """The bytes behind a path, a file: URL or a data: URL. Errors name the file only if it cannot be a key that was
+    given by mistake."""
     if place.startswith("data:"):
         head, comma, content = place.partition(",")
         if not comma:
@@ -76,7 +78,8 @@ def read_key(place: str) -> bytes:
         return path.read_bytes()
     except (OSError, ValueError) as error:
         words = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "not a path"
-        raise BadKey(f"the key file cannot be read: {words}") from error
+        name = f" {path}" if place.startswith("file:") or _FILE_NAME.fullmatch(place) else ""
+        raise BadKey(f"the key file{name} cannot be read: {words}") from error
 
 
 def secret_keys(content: bytes) -> tuple[TokenKey, ...]:

@@ -156,6 +156,31 @@ def test_a_group_may_refuse_with_any_error() -> None:
     assert caught.value.complaints == ("picky.x: never", "picky.y: neither")
 
 
+@dataclass(frozen=True)
+class Keys:
+    key: Path | None = field(default=None, metadata={"file": True})
+    secret: str = field(default="", metadata={"file": True})
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class WithKeys:
+    keys: Keys
+
+
+def test_relative_file_names_in_a_settings_file_are_relative_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text('[keys]\nkey = "a.pem"\nsecret = "../s.key"\nfolder = "data"\n')
+    found = load(WithKeys, [file_layer(path)]).keys
+    assert (found.key, found.secret) == (tmp_path / "a.pem", f"{tmp_path}/../s.key")
+    assert found.folder == Path("data"), "a directory that the broker writes is not a file that the settings name"
+    path.write_text('[keys]\nkey = "/a.pem"\nsecret = "data:;base64,aaaa"\n')
+    found = load(WithKeys, [file_layer(path)]).keys
+    assert (found.key, found.secret) == (Path("/a.pem"), "data:;base64,aaaa")
+    flag = Layer("flags", {"keys.key": "b.pem", "keys.secret": ""})
+    assert load(WithKeys, [file_layer(path), flag]).keys == Keys(Path("b.pem"), "")
+
+
 def test_unreadable_files_are_complaints(tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text("a = 1\n[store]\ndir = '/x'\n")

@@ -23,8 +23,8 @@ from anabranch.admin.blocking.schemas import Schemas
 from anabranch.admin.blocking.subscriptions import Subscriptions
 from anabranch.admin.blocking.tenants import Clusters, Tenants
 from anabranch.admin.blocking.topics import Topics
-from anabranch.admin.client import DEFAULT_URL, TIMEOUT_SECONDS, AdminClient, Answer
-from anabranch.runtime.credentials import Credentials, Tls, tls_context
+from anabranch.admin.client import DEFAULT_URL, TIMEOUT_SECONDS, AdminClient, Answer, checked_tls
+from anabranch.runtime.credentials import Credentials, Tls
 
 __all__ = ["BlockingAdmin", "connect"]
 
@@ -74,4 +74,4 @@ def connect(
     timeout: float = TIMEOUT_SECONDS,
 ) -> BlockingAdmin:
     """`with anabranch.admin.blocking.connect("http://localhost:8080") as admin`."""
-    return BlockingAdmin(AdminClient(url, token=token, auth=auth, tls=tls_context(tls), timeout_seconds=timeout))
+    return BlockingAdmin(AdminClient(url, token=token, auth=auth, tls=checked_tls(tls), timeout_seconds=timeout))

@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -79,9 +78,7 @@ def connection_options() -> list[click.Option]:
 
 
 def token_of(text: str | None) -> str | None:
-    """A token itself, or the contents of file:PATH."""
-    if text is not None and text.startswith("file:"):
-        return Path(text.removeprefix("file:").removeprefix("//")).read_text(encoding="utf-8").strip()
+    """A token itself, or file:PATH, which is read for each connection."""
     return text.removeprefix("token:") if text else None
 
 

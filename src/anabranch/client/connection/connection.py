@@ -24,7 +24,16 @@ from anabranch.client.connection.connection_state import (
     Opened,
 )
 from anabranch.client.connection.connection_state import Write as WriteFrame
-from anabranch.client.errors import CannotSignIn, ClientError, TimedOut, Unreachable
+from anabranch.client.connection.dial_failure import is_alert, refused_dial
+from anabranch.client.errors import (
+    CannotSignIn,
+    ClientError,
+    TimedOut,
+    TlsFailed,
+    TokenUnreadable,
+    Unreachable,
+    WrongPort,
+)
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import Bytes
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
@@ -32,6 +41,8 @@ from anabranch.runtime.clock import Clock, Timer
 from anabranch.runtime.credentials import Credentials, NoCredentials
 from anabranch.runtime.dial import dial
 from anabranch.runtime.net import Buffer, Stream
+
+PROBE_SECONDS = 2.0
 
 
 class ConnectionListener(Protocol):
@@ -86,12 +97,13 @@ class Connection:
         except TimeoutError as error:
             connection.abort("no answer")
             raise TimedOut(f"no answer from {address}") from error
-        except ssl.SSLError as error:
+        except OSError as error:  # also ssl.SSLError
             connection.abort("not connected")
-            raise Unreachable(f"TLS with {address} failed: {error.reason or error}") from error
-        except OSError as error:
-            connection.abort("not connected")
-            raise Unreachable(f"cannot connect to {address}: {error.strerror or error}") from error
+            raise await refused_dial(address, error, PROBE_SECONDS) from error
+        except Unreachable as error:  # the broker closed it before it answered
+            raise await refused_dial(address, error, PROBE_SECONDS) from error
+        except WrongPort as error:
+            raise WrongPort(f"{address}: {error.reason}") from error
         except BaseException:
             connection.abort("given up")
             raise
@@ -133,6 +145,9 @@ class Connection:
         """Nothing to do: producers and consumers bound what they write."""
 
     def closed(self, reason: str) -> None:
+        if self.address.is_tls and not self._opened.done() and is_alert(reason):
+            # TLS 1.3: the broker checks the client's certificate after the client's part of the handshake.
+            self._perform(self._state.refuse(TlsFailed(f"{self.address} refused the TLS handshake: {reason}")))
         self._perform(self._state.lost(f"the connection has ended: {reason}"))
         self._mark_gone()
 
@@ -247,7 +262,8 @@ class Connection:
         try:
             return self._auth.data()
         except NoCredentials as error:
-            self._perform(self._state.refuse(CannotSignIn(str(error))))
+            kind = CannotSignIn if error.retryable else TokenUnreadable
+            self._perform(self._state.refuse(kind(str(error))))
             return None
 
     # -- time and the end

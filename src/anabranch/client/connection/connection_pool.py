@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from anabranch.client.config import ConnectionPolicy
 from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
-from anabranch.client.errors import ClientError, Closed, NotReady, TimedOut, Unreachable, refusal
+from anabranch.client.errors import ClientError, Closed, HandshakeFailed, NotReady, TimedOut, Unreachable, refusal
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.clock import Clock
@@ -49,8 +49,9 @@ class ConnectionPool:
         for service in list(self._services):
             try:
                 return await self._connection(service)
-            except (Unreachable, TimedOut) as error:
-                failure = error
+            except (Unreachable, TimedOut, HandshakeFailed) as error:
+                if failure is None or error.retryable:  # a broker that may come back is worth another attempt
+                    failure = error
                 if service in self._services:  # the others are tried first from now on
                     self._services.remove(service)
                     self._services.append(service)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from anabranch.client.errors import ClientError, Refused, TimedOut, Unreachable, refusal
+from anabranch.client.errors import ClientError, Refused, TimedOut, Unreachable, WrongPort, refusal
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame, read_command
 from anabranch.protocol.entry import Bytes
-from anabranch.protocol.errors import ProtocolError
+from anabranch.protocol.errors import FrameTooLarge, ProtocolError
 from anabranch.protocol.frames import FRAME_OVERHEAD_MAX, MESSAGE_BYTES_MAX, Frame, FrameDecoder
 from anabranch.protocol.replies import PING_FRAME, PONG_FRAME
 
@@ -235,10 +235,20 @@ class ConnectionState:
                 else:
                     self._take(kind, body, events)
         except ProtocolError as error:
-            events += self._break(Unreachable(f"the broker sent an invalid frame: {error.reason}"))
+            events += self._break(self._misread(error))
         except Refused as error:
             events += self._break(error)
         return events
+
+    def _misread(self, error: ProtocolError) -> ClientError:
+        """Another protocol is recognised by the first four bytes, which are the length of a frame here."""
+        if self.state is State.GREETING and isinstance(error, FrameTooLarge):
+            start = (error.frame_bytes - 4).to_bytes(4, "big")
+            if start == b"HTTP":
+                return WrongPort("this is an HTTP port; clients connect to the broker's binary port, usually 6650")
+            if start[:2] == b"\x15\x03":  # an alert record
+                return WrongPort("this port expects TLS; connect with pulsar+ssl://")
+        return Unreachable(f"the broker sent an invalid frame: {error.reason}")
 
     def _take(self, kind: int, body: Any, events: list[Event]) -> None:
         if kind == BaseCommand.PING:

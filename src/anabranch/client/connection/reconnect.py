@@ -14,6 +14,7 @@ from anabranch.client.connection.connection import Connection
 from anabranch.client.errors import (
     ClientError,
     ConsumerBusy,
+    HandshakeFailed,
     LimitExceeded,
     ProducerBusy,
     QuotaExceeded,
@@ -142,8 +143,9 @@ class ReconnectLoop:
         if not self._first.done():
             # The application that opens it should know at once that another one is connected.
             return not error.retryable or isinstance(error, ProducerBusy | ConsumerBusy)
-        # A refusal with an unknown reason means a broker in trouble, so it is not final.
-        return not error.retryable and type(error) is not Refused
+        # A refusal with an unknown reason means a broker in trouble, so it is not final. Neither is a failed handshake:
+        # an operator may replace the certificate or the token file.
+        return not error.retryable and type(error) is not Refused and not isinstance(error, HandshakeFailed)
 
 
 def _is_lasting(error: ClientError) -> bool:

@@ -19,6 +19,7 @@ from anabranch.client.consumer.segment_consumer import CLOSE_TIMEOUT_SECONDS
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import (
     ClientError,
+    HandshakeFailed,
     NotAllowed,
     NotAuthenticated,
     NotAuthorized,
@@ -130,9 +131,12 @@ class ControllerSession:
                 finally:
                     await self._hang_up()
                 self._last_error = error
-                if isinstance(error, NotAuthorized | NotAuthenticated | NotAllowed):
+                is_first = not self._first.done()
+                if isinstance(error, NotAuthorized | NotAuthenticated | NotAllowed) or (
+                    is_first and isinstance(error, HandshakeFailed)
+                ):
                     self._listener.on_refused(error)
-                    if not self._first.done():
+                    if is_first:
                         self._first.set_result(error)
                     return
                 attempt = 0 if was_registered else attempt + 1

@@ -12,7 +12,7 @@ from typing import Any
 
 from anabranch.client.connection.connection_pool import ConnectionPool
 from anabranch.client.context import ClientContext
-from anabranch.client.errors import ClientError, SchemaMismatch, refusal
+from anabranch.client.errors import ClientError, HandshakeFailed, SchemaMismatch, refusal
 from anabranch.client.messages.message import Message
 from anabranch.client.schema.schema import Decoder, Schema
 from anabranch.model.schema import Schema as Definition
@@ -111,7 +111,7 @@ class SchemaResolver:
                 self._versions.fetched(version, await fetch_definition(context.pool, *version))
                 break
             except ClientError as error:
-                if not error.retryable:
+                if not error.retryable and not isinstance(error, HandshakeFailed):
                     self._versions.failed(version, error)
                     break
                 delay = context.backoff.delay(attempt, context.chance.random())

@@ -25,15 +25,17 @@ class SecuritySettings:
     token_secret_key: str = field(
         default="",
         repr=False,
-        metadata={"help": "file (raw or base64) or data:;base64,… of the tokens' secret", "secret": True},
+        metadata={"help": "file (raw or base64) or data:;base64,… of the tokens' secret", "secret": True, "file": True},
     )
     token_public_key: str = field(
-        default="", metadata={"help": "file (X.509, DER or PEM) of the key that checks tokens"}
+        default="", metadata={"help": "file (X.509, DER or PEM) of the key that checks tokens", "file": True}
     )
     token_role_claim: str = field(default="sub", metadata={"help": "claim of a token that holds the role"})
     token_audience: str = field(default="", metadata={"help": "tokens must be for this audience (aud); empty = any"})
     token_clock_skew_seconds: float = field(default=0.0, metadata={"help": "tolerance for exp and nbf"})
-    basic_file: Path | None = field(default=None, metadata={"help": "htpasswd file: bcrypt, apr1 or {SHA} entries"})
+    basic_file: Path | None = field(
+        default=None, metadata={"help": "htpasswd file: bcrypt, apr1 or {SHA} entries", "file": True}
+    )
     open_metrics: bool = field(default=True, metadata={"help": "/metrics is served without authentication"})
     refresh_seconds: float = field(default=30.0, metadata={"help": "time to present new credentials after expiry"})
 
@@ -62,9 +64,13 @@ class SecuritySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    cert_file: Path | None = field(default=None, metadata={"help": "PEM certificate chain; empty = no TLS ports"})
-    key_file: Path | None = field(default=None, metadata={"help": "PEM private key, without password"})
-    ca_file: Path | None = field(default=None, metadata={"help": "PEM of the authority that signs client certificates"})
+    cert_file: Path | None = field(
+        default=None, metadata={"help": "PEM certificate chain; empty = no TLS ports", "file": True}
+    )
+    key_file: Path | None = field(default=None, metadata={"help": "PEM private key, without password", "file": True})
+    ca_file: Path | None = field(
+        default=None, metadata={"help": "PEM of the authority that signs client certificates", "file": True}
+    )
     require_client_certificate: bool = field(default=False, metadata={"help": "refuse clients without a certificate"})
     port: int = field(default=6651, metadata={"help": "binary port with TLS; 0 = any free one"})
     http_port: int = field(default=8443, metadata={"help": "HTTPS port; 0 = any free one"})

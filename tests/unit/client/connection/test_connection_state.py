@@ -17,7 +17,7 @@ from anabranch.client.connection.connection_state import (
     State,
     Write,
 )
-from anabranch.client.errors import NotAuthenticated, TimedOut, TopicNotFound, Unreachable
+from anabranch.client.errors import NotAuthenticated, TimedOut, TopicNotFound, Unreachable, WrongPort
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand, frame, message_header, read_command, receipt_frame
@@ -125,6 +125,18 @@ def test_connection_breaks_only_once() -> None:
 def test_garbage_breaks_the_connection_without_an_exception() -> None:
     (event,) = opened().feed(b"\xff" * 64, 0.0)
     assert isinstance(event, Broken)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"), [(b"HTTP/1.1 400 Bad Request\r\n", "HTTP port"), (b"\x15\x03\x01\x00\x02\x02\x46", "TLS")]
+)
+def test_another_protocol_in_the_handshake_is_recognised(answer: bytes, words: str) -> None:
+    connection = ConnectionState()
+    connection.start(0.0)
+    (event,) = connection.feed(answer, 0.0)
+    assert isinstance(event, Broken) and isinstance(event.error, WrongPort) and words in event.error.reason
+    (later,) = opened().feed(answer, 0.0)
+    assert isinstance(later, Broken) and isinstance(later.error, Unreachable), "such bytes are no handshake later"
 
 
 def test_auth_challenge_is_reported_as_event() -> None:

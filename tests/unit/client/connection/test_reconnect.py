@@ -18,8 +18,11 @@ from anabranch.client.errors import (
     LimitExceeded,
     NotReady,
     QuotaExceeded,
+    TlsFailed,
+    TokenUnreadable,
     TopicNotFound,
     Unreachable,
+    WrongPort,
 )
 from anabranch.runtime.clock import SystemClock, Timer
 
@@ -125,6 +128,24 @@ async def test_repeated_urgent_losses_are_retried_with_delays() -> None:
         clock.now += URGENT_EVERY_SECONDS
         await lose()
         assert clock.slept == [0.1]
+
+
+@pytest.mark.parametrize("error", [TlsFailed("not trusted"), WrongPort("HTTP"), TokenUnreadable("no file")])
+async def test_failed_handshake_ends_the_loop_only_before_the_first_attach(error: ClientError) -> None:
+    part, clock = Part(error), QuickClock()
+    with pytest.raises(type(error)):
+        async with attached(part, clock):
+            raise AssertionError("it was not attached")
+    part = Part()
+    async with attached(part, clock) as made:
+        part.refusals = [error, error]
+        part.tried.clear()
+        made.lose(Unreachable("the broker stopped"))
+        async with asyncio.timeout(5):
+            while part.attempts < 4:
+                await part.tried.wait()
+                part.tried.clear()
+        assert part.end is None and not made.is_lost
 
 
 async def test_final_error_ends_the_reconnect_loop() -> None:
