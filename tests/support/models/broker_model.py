@@ -421,8 +421,10 @@ class WiredLoop(SimulatedLoop):
         self.world.mishaps.append(context)
 
     async def create_connection(  # type: ignore[override]  # called in one way only
-        self, factory: Callable[[], Any], *_: Any, **__: Any
+        self, factory: Callable[[], Any], *_: Any, ssl: Any = None, **__: Any
     ) -> tuple[Any, Any]:
+        if ssl is None:  # the client asks whether a port that hung up has no TLS; it has
+            raise ConnectionRefusedError("the model is a TLS port")
         protocol = factory()
         connection = ModelConnection(self.world, protocol)
         self.world.connections.append(connection)
