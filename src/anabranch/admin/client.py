@@ -28,6 +28,7 @@ from anabranch.admin.errors import (
     BadUrl,
     CannotSignIn,
     Refused,
+    StrangeAnswer,
     TlsFailed,
     TokenUnreadable,
     Unreachable,
@@ -48,6 +49,7 @@ DEFAULT_URL = "http://localhost:8080"
 TIMEOUT_SECONDS = 60.0
 REDIRECTS_MAX = 6
 PROBE_SECONDS = 2.0  # for the question whether a port that hangs up expects TLS
+SEGMENT_IDS_HEADER = "x-anabranch-segment-ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +261,15 @@ def refusal(answer: Answer) -> AdminError:
         reason, code = answer.text, None
     words = " ".join(str(reason).split()) or http.client.responses.get(answer.status, "refused")
     return Refused(answer.status, words[:500], code if isinstance(code, str) else f"http-{answer.status}")
+
+
+def segment_ids(answer: Answer) -> tuple[int, ...]:
+    """Ids of the segments that a split or merge has made, in ring order; empty if the broker does not tell them."""
+    text = answer.headers.get(SEGMENT_IDS_HEADER, "")
+    try:
+        return tuple(int(word) for word in text.split(",") if word)
+    except ValueError as error:
+        raise StrangeAnswer(f"{SEGMENT_IDS_HEADER} is a list of segment ids like 1,2, not {text!r}") from error
 
 
 def _spelled(value: Any) -> str | list[str]:

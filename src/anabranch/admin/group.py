@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from anabranch.admin.client import Answer
-from anabranch.admin.errors import StrangeAnswer
+from anabranch.admin.errors import Refused, StrangeAnswer
 
 Query = Mapping[str, Any]
 Names = list[str]  # aliases, because groups have a method `list`
 Objects = list[dict[str, Any]]
+NOT_FOUND, CONFLICT = 404, 409
 
 
 class Exchange(Protocol):
@@ -27,6 +28,33 @@ class Group:
 
     async def _done(self, method: str, path: str, body: Any = None, query: Query | None = None) -> None:
         await self._exchange.call(method, path, body, query=query)
+
+    async def _create(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Query | None = None,
+        *,
+        exist_ok: bool,
+        proof: str,
+        is_same: Callable[[Any], bool] = lambda _: True,
+    ) -> None:
+        """With `exist_ok` a conflict is fine if the answer to GET `proof` shows the wanted thing. Other conflicts are
+        refused: another kind of thing may have the name."""
+        try:
+            await self._done(method, path, body, query)
+        except Refused as refused:
+            if not exist_ok or refused.status != CONFLICT or not await self._shows(proof, is_same):
+                raise
+
+    async def _shows(self, path: str, is_same: Callable[[Any], bool]) -> bool:
+        try:
+            return is_same(await self._value("GET", path))
+        except Refused as refused:
+            if refused.status == NOT_FOUND:
+                return False
+            raise
 
     async def _value(self, method: str, path: str, body: Any = None, query: Query | None = None) -> Any:
         """The answer as JSON; None if it is empty."""

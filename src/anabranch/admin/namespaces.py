@@ -22,8 +22,12 @@ class Namespaces(Group):
         """All its policies."""
         return await self._object("GET", namespace_url(namespace))
 
-    async def create(self, namespace: str, policies: Mapping[str, Any] | None = None) -> None:
-        await self._done("PUT", namespace_url(namespace), None if policies is None else dict(policies))
+    async def create(
+        self, namespace: str, policies: Mapping[str, Any] | None = None, *, exist_ok: bool = False
+    ) -> None:
+        """`exist_ok`: leaves an existing one and its policies unchanged."""
+        path, body = namespace_url(namespace), None if policies is None else dict(policies)
+        await self._create("PUT", path, body, exist_ok=exist_ok, proof=path)
 
     async def delete(self, namespace: str, *, force: bool = False) -> None:
         """`force`: with its topics."""

@@ -14,9 +14,19 @@ class Subscriptions(Group):
     async def list(self, topic: str) -> Names:
         return await self._names("GET", topic_url(topic, "subscriptions"))
 
-    async def create(self, topic: str, subscription: str, *, at: str | Mapping[str, int] = "latest") -> None:
-        """`at`: "latest", "earliest", or a message id with `ledgerId` and `entryId`."""
-        await self._done("PUT", subscription_url(topic, subscription), at if isinstance(at, str) else dict(at))
+    async def create(
+        self, topic: str, subscription: str, *, at: str | Mapping[str, int] = "latest", exist_ok: bool = False
+    ) -> None:
+        """`at`: "latest", "earliest", or a message id with `ledgerId` and `entryId`. `exist_ok`: leaves an existing one
+        where it is."""
+        await self._create(
+            "PUT",
+            subscription_url(topic, subscription),
+            at if isinstance(at, str) else dict(at),
+            exist_ok=exist_ok,
+            proof=topic_url(topic, "subscriptions"),
+            is_same=lambda found: isinstance(found, list) and subscription in found,
+        )
 
     async def delete(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """`force`: also while consumers are connected."""

@@ -19,10 +19,17 @@ class Tenants(Group):
         return await self._object("GET", tenant_url(tenant))
 
     async def create(
-        self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
+        self,
+        tenant: str,
+        *,
+        admin_roles: Sequence[str] = (),
+        allowed_clusters: Sequence[str] = (),
+        exist_ok: bool = False,
     ) -> None:
-        """`allowed_clusters`: clusters of its namespaces; at least one."""
-        await self._done("PUT", tenant_url(tenant), tenant_body(admin_roles, allowed_clusters))
+        """`allowed_clusters`: clusters of its namespaces; at least one. `exist_ok`: leaves an existing tenant as it
+        is."""
+        path, body = tenant_url(tenant), tenant_body(admin_roles, allowed_clusters)
+        await self._create("PUT", path, body, exist_ok=exist_ok, proof=path)
 
     async def update(
         self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
@@ -44,9 +51,11 @@ class Clusters(Group):
     async def get(self, cluster: str) -> dict[str, Any]:
         return await self._object("GET", cluster_url(cluster))
 
-    async def create(self, cluster: str, addresses: dict[str, Any]) -> None:
-        """`addresses` has `serviceUrl`, `brokerServiceUrl` and their TLS forms."""
-        await self._done("PUT", cluster_url(cluster), addresses)
+    async def create(self, cluster: str, addresses: dict[str, Any], *, exist_ok: bool = False) -> None:
+        """`addresses` has `serviceUrl`, `brokerServiceUrl` and their TLS forms. `exist_ok`: leaves an existing one
+        unchanged."""
+        path = cluster_url(cluster)
+        await self._create("PUT", path, addresses, exist_ok=exist_ok, proof=path)
 
     async def update(self, cluster: str, addresses: dict[str, Any]) -> None:
         await self._done("POST", cluster_url(cluster), addresses)

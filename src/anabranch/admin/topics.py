@@ -19,13 +19,28 @@ class Topics(Group):
     async def list_partitioned(self, namespace: str, *, domain: str = "persistent") -> Names:
         return await self._names("GET", topics_url(domain, namespace, "partitioned"))
 
-    async def create(self, topic: str, *, partitions: int = 0, properties: Mapping[str, str] | None = None) -> None:
-        """`partitions=0`: a topic without partitions, which cannot get any later."""
+    async def create(
+        self,
+        topic: str,
+        *,
+        partitions: int = 0,
+        properties: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        """`partitions=0`: a topic without partitions, which cannot get any later. `exist_ok`: leaves an existing topic
+        as it is, if it has as many partitions."""
+        proof = topic_url(topic, "partitions")
+        body: Any = dict(properties) if properties else None
         if partitions:
-            wish = {"partitions": partitions, "properties": dict(properties)} if properties else partitions
-            await self._done("PUT", topic_url(topic, "partitions"), wish)
-        else:
-            await self._done("PUT", topic_url(topic), dict(properties) if properties else None)
+            body = {"partitions": partitions, "properties": body} if properties else partitions
+        await self._create(
+            "PUT",
+            proof if partitions else topic_url(topic),
+            body,
+            exist_ok=exist_ok,
+            proof=proof,
+            is_same=lambda found: isinstance(found, dict) and found.get("partitions", 0) == partitions,
+        )
 
     async def delete(self, topic: str, *, force: bool = False, partitioned: bool = False) -> None:
         """`force`: also while clients are connected. `partitioned`: the topic with all its partitions."""

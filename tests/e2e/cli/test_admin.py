@@ -194,9 +194,11 @@ def test_scalable_topics(shell: Shell) -> None:
     assert shell("scalable-topics", "list", NS, "-p", "team=a") == f"{name}\n"
     assert shell.json("scalable-topics", "list", NS, "-p", "team=b") == []
     shell("scalable-topics", "create-subscription", name, "-s", "audit/ü", "--from", "latest")
-    shell("scalable-topics", "split-segment", name, "-s", "0", "--into", "3")
-    shell("scalable-topics", "split-segment", name, "-s", "1", "--at", "c000")
-    shell("scalable-topics", "merge-segments", name, "-s", "4,3")
+    split = shell("scalable-topics", "split-segment", name, "-s", "0", "--into", "3")
+    assert split == "segment 0 became segments 2, 3, 4\n"
+    split = shell.json("scalable-topics", "split-segment", name, "-s", "1", "--at", "c000")
+    assert split == {"parentIds": [1], "childIds": [5, 6]}
+    assert shell("scalable-topics", "merge-segments", name, "-s", "4,3") == "segments 4, 3 became segment 7\n"
     shell("scalable-topics", "merge-segments", name, "--segment-id-1", "5", "--segment-id-2", "6")
     assert "give either" in shell(
         "scalable-topics", "split-segment", name, "-s", "2", "--into", "2", "--at", "1", exits=2

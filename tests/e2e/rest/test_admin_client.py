@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 import anabranch
 import anabranch.admin
 from anabranch.admin import AdminError, Refused, Unreachable
+from anabranch.admin.blocking import BlockingAdmin
+from anabranch.admin.client import segment_ids
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.traffic.admin_calls import requested
 
@@ -68,6 +73,94 @@ async def test_main_admin_calls(broker: BrokerProcess) -> None:
         await admin.namespaces.delete(namespace)
         await admin.tenants.delete(tenant)
         assert tenant not in await admin.tenants.list()
+
+
+@dataclass(frozen=True)
+class Names:
+    tenant: str
+    namespace: str
+    topic: str
+    partitioned: str
+    scalable: str
+
+
+@pytest.fixture
+def names() -> Names:
+    tenant = f"t{uuid.uuid4().hex[:8]}"
+    return Names(tenant, *(f"{tenant}/shop{end}" for end in ("", "/plain", "/parts", "/scalable")))
+
+
+def creations(admin: BlockingAdmin, names: Names) -> dict[str, Callable[..., None]]:
+    return {
+        "tenant": partial(admin.tenants.create, names.tenant, allowed_clusters=["standalone"]),
+        "namespace": partial(admin.namespaces.create, names.namespace),
+        "topic": partial(admin.topics.create, names.topic),
+        "partitioned": partial(admin.topics.create, names.partitioned, partitions=3),
+        "scalable": partial(admin.scalable_topics.create, names.scalable, segments=2),
+        "subscription": partial(admin.subscriptions.create, names.topic, "s", at="earliest"),
+        "partitioned subscription": partial(admin.subscriptions.create, names.partitioned, "s"),
+        "cluster": partial(admin.clusters.create, f"c-{names.tenant}", {"serviceUrl": "http://h:8080"}),
+    }
+
+
+def test_creation_with_exist_ok_leaves_the_existing_one_as_it_is(broker: BrokerProcess, names: Names) -> None:
+    with anabranch.admin.blocking.connect(broker.http_url) as admin:
+        for what, create in creations(admin, names).items():
+            create(exist_ok=True)  # creates it
+            create(exist_ok=True)
+            with pytest.raises(Refused) as caught:
+                create()
+            assert caught.value.status == 409, what
+        admin.tenants.create(names.tenant, allowed_clusters=["standalone"], admin_roles=["new"], exist_ok=True)
+        assert admin.tenants.get(names.tenant)["adminRoles"] == []
+        admin.scalable_topics.create(names.scalable, segments=5, exist_ok=True)
+        assert admin.scalable_topics.stats(names.scalable)["activeSegments"] == 2
+
+
+def test_exist_ok_does_not_accept_another_kind_of_topic(broker: BrokerProcess, names: Names) -> None:
+    with anabranch.admin.blocking.connect(broker.http_url) as admin:
+        for create in creations(admin, names).values():
+            create()
+        for wrong in (
+            partial(admin.topics.create, names.scalable),
+            partial(admin.topics.create, names.scalable, partitions=2),
+            partial(admin.topics.create, names.topic, partitions=2),
+            partial(admin.topics.create, names.partitioned),
+            partial(admin.topics.create, names.partitioned, partitions=4),
+            partial(admin.scalable_topics.create, names.topic),
+            partial(admin.scalable_topics.create, names.partitioned),
+        ):
+            with pytest.raises(Refused) as caught:
+                wrong(exist_ok=True)
+            assert caught.value.status == 409, wrong
+        with pytest.raises(Refused):
+            admin.subscriptions.create(names.scalable, "s", exist_ok=True)
+
+
+async def test_exist_ok_of_the_asyncio_client(broker: BrokerProcess, names: Names) -> None:
+    async with anabranch.admin.connect(broker.http_url) as admin:
+        for _ in range(2):
+            await admin.tenants.create(names.tenant, allowed_clusters=["standalone"], exist_ok=True)
+            await admin.namespaces.create(names.namespace, exist_ok=True)
+            await admin.scalable_topics.create(names.scalable, exist_ok=True)
+            await admin.topics.create(names.topic, exist_ok=True)
+            await admin.subscriptions.create(names.topic, "s", exist_ok=True)
+
+
+async def test_split_and_merge_return_the_new_segments(broker: BrokerProcess) -> None:
+    topic = f"public/default/s-{uuid.uuid4().hex[:8]}"
+    async with anabranch.admin.connect(broker.http_url) as admin:
+        await admin.scalable_topics.create(topic)
+        assert await admin.scalable_topics.split(topic, 0) == (1, 2)
+        assert await admin.scalable_topics.split(topic, 2, into=3) == (3, 4, 5)
+        assert await admin.scalable_topics.merge(topic, [4, 3]) == (6,)
+        assert await admin.scalable_topics.merge(topic, [6, 1, 5]) == (7,)
+        answer = await admin.call("POST", f"/admin/v2/scalable/{topic}/split/7", query={"operationId": "once"})
+        assert (answer.status, answer.body, segment_ids(answer)) == (204, b"", (8, 9))
+        again = await admin.call("POST", f"/admin/v2/scalable/{topic}/split/7", query={"operationId": "once"})
+        assert segment_ids(again) == (8, 9), "a repeated call has the same answer"
+    with anabranch.admin.blocking.connect(broker.http_url) as blocking:
+        assert blocking.scalable_topics.split(topic, 8) == (10, 11)
 
 
 def test_blocking_admin_calls(broker: BrokerProcess) -> None:

@@ -341,6 +341,20 @@ async def test_partitioned_topic_has_the_same_answer_at_every_broker(tmp_path: P
                 assert answers[0][1] == answers[1][1]
 
 
+async def test_any_broker_names_segments_made_by_split_and_merge(tmp_path: Path) -> None:
+    async with nodes(tmp_path, "b1", "b2") as (one, two):
+        topic = f"{ADMIN}/scalable/public/default/orders"
+        await expect(one, "PUT", topic)
+        for node, path, expected in (
+            (one, "/split/0", "1,2"),
+            (two, "/split/2?into=3", "3,4,5"),
+            (one, "/merge/3/4", "6"),
+            (two, "/merge?segments=6,5", "7"),
+        ):
+            status, _, headers = await call(node, "POST", f"{topic}{path}")
+            assert (status, headers["X-Anabranch-Segment-Ids"]) == (204, expected)
+
+
 async def test_non_persistent_topics_are_listed_at_any_broker(tmp_path: Path) -> None:
     async with nodes(tmp_path, "b1", "b2") as (one, two):
         names = {str(topic_at(node, "non-persistent://public/default/v")) for node in (one, two)}

@@ -20,8 +20,10 @@ class Namespaces(Group):
         """All its policies."""
         return self._object("GET", namespace_url(namespace))
 
-    def create(self, namespace: str, policies: Mapping[str, Any] | None = None) -> None:
-        self._done("PUT", namespace_url(namespace), None if policies is None else dict(policies))
+    def create(self, namespace: str, policies: Mapping[str, Any] | None = None, *, exist_ok: bool = False) -> None:
+        """`exist_ok`: leaves an existing one and its policies unchanged."""
+        path, body = namespace_url(namespace), None if policies is None else dict(policies)
+        self._create("PUT", path, body, exist_ok=exist_ok, proof=path)
 
     def delete(self, namespace: str, *, force: bool = False) -> None:
         """`force`: with its topics."""

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anabranch.admin.blocking.group import Group, Names
+from anabranch.admin.client import segment_ids
 from anabranch.admin.paths import namespace_path, scalable_url, segment_url
+
+SegmentIds = tuple[int, ...]
 
 
 class ScalableTopics(Group):
@@ -18,8 +21,18 @@ class ScalableTopics(Group):
         wanted = [f"{name}={value}" for name, value in (properties or {}).items()]
         return self._names("GET", f"/admin/v2/scalable/{namespace_path(namespace)}", {"property": wanted})
 
-    def create(self, topic: str, *, segments: int = 1, properties: Mapping[str, str] | None = None) -> None:
-        self._done("PUT", scalable_url(topic), dict(properties or {}), {"numInitialSegments": segments})
+    def create(
+        self,
+        topic: str,
+        *,
+        segments: int = 1,
+        properties: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        """`exist_ok`: leaves an existing one unchanged, whatever segments it has. A regular topic of the name is
+        refused."""
+        path, query = scalable_url(topic), {"numInitialSegments": segments}
+        self._create("PUT", path, dict(properties or {}), query, exist_ok=exist_ok, proof=path)
 
     def delete(self, topic: str, *, force: bool = False) -> None:
         """With all segments and subscriptions. `force`: also while clients are attached."""
@@ -32,24 +45,29 @@ class ScalableTopics(Group):
     def stats(self, topic: str) -> dict[str, Any]:
         return self._object("GET", scalable_url(topic, "stats"))
 
-    def split(self, topic: str, segment: int, *, into: int | None = None, at: Sequence[int] | None = None) -> None:
-        """In two at the middle; `into`: that many equal parts; `at`: where the further parts begin on the ring."""
+    def split(
+        self, topic: str, segment: int, *, into: int | None = None, at: Sequence[int] | None = None
+    ) -> SegmentIds:
+        """In two at the middle; `into`: that many equal parts; `at`: where the further parts begin on the ring. Returns
+        the ids of the new segments in ring order; empty from a broker of Apache Pulsar, which does not tell them."""
         points = None if at is None else ",".join(f"{point:x}" for point in at)
-        self._done("POST", scalable_url(topic, "split", str(segment)), query={"into": into, "at": points})
+        path = scalable_url(topic, "split", str(segment))
+        return segment_ids(self._exchange.call("POST", path, query={"into": into, "at": points}))
 
-    def merge(self, topic: str, segments: Sequence[int]) -> None:
-        """Neighbours, two or more."""
+    def merge(self, topic: str, segments: Sequence[int]) -> SegmentIds:
+        """Neighbours, two or more. Returns the id of the new segment, as `split` does."""
         if len(segments) == 2:
-            self._done("POST", scalable_url(topic, "merge", *map(str, segments)))
-        else:
-            self._done("POST", scalable_url(topic, "merge"), query={"segments": ",".join(map(str, segments))})
+            return segment_ids(self._exchange.call("POST", scalable_url(topic, "merge", *map(str, segments))))
+        query = {"segments": ",".join(map(str, segments))}
+        return segment_ids(self._exchange.call("POST", scalable_url(topic, "merge"), query=query))
 
     # -- subscriptions
 
     def create_subscription(
         self, topic: str, subscription: str, *, kind: str = "STREAM", start: str | None = None
     ) -> None:
-        """`kind`: STREAM, QUEUE or CHECKPOINT. `start`: earliest or latest."""
+        """`kind`: STREAM, QUEUE or CHECKPOINT. `start`: earliest or latest. An existing one of the same kind is left as
+        it is; one of another kind is refused."""
         query = {"type": kind, "start": start}
         self._done("PUT", scalable_url(topic, "subscriptions", subscription), query=query)
 

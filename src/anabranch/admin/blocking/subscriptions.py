@@ -15,9 +15,19 @@ class Subscriptions(Group):
     def list(self, topic: str) -> Names:
         return self._names("GET", topic_url(topic, "subscriptions"))
 
-    def create(self, topic: str, subscription: str, *, at: str | Mapping[str, int] = "latest") -> None:
-        """`at`: "latest", "earliest", or a message id with `ledgerId` and `entryId`."""
-        self._done("PUT", subscription_url(topic, subscription), at if isinstance(at, str) else dict(at))
+    def create(
+        self, topic: str, subscription: str, *, at: str | Mapping[str, int] = "latest", exist_ok: bool = False
+    ) -> None:
+        """`at`: "latest", "earliest", or a message id with `ledgerId` and `entryId`. `exist_ok`: leaves an existing one
+        where it is."""
+        self._create(
+            "PUT",
+            subscription_url(topic, subscription),
+            at if isinstance(at, str) else dict(at),
+            exist_ok=exist_ok,
+            proof=topic_url(topic, "subscriptions"),
+            is_same=lambda found: isinstance(found, list) and subscription in found,
+        )
 
     def delete(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """`force`: also while consumers are connected."""

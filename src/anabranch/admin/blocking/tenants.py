@@ -19,9 +19,18 @@ class Tenants(Group):
     def get(self, tenant: str) -> dict[str, Any]:
         return self._object("GET", tenant_url(tenant))
 
-    def create(self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()) -> None:
-        """`allowed_clusters`: clusters of its namespaces; at least one."""
-        self._done("PUT", tenant_url(tenant), tenant_body(admin_roles, allowed_clusters))
+    def create(
+        self,
+        tenant: str,
+        *,
+        admin_roles: Sequence[str] = (),
+        allowed_clusters: Sequence[str] = (),
+        exist_ok: bool = False,
+    ) -> None:
+        """`allowed_clusters`: clusters of its namespaces; at least one. `exist_ok`: leaves an existing tenant as it
+        is."""
+        path, body = tenant_url(tenant), tenant_body(admin_roles, allowed_clusters)
+        self._create("PUT", path, body, exist_ok=exist_ok, proof=path)
 
     def update(self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()) -> None:
         """Replaces both lists."""
@@ -41,9 +50,11 @@ class Clusters(Group):
     def get(self, cluster: str) -> dict[str, Any]:
         return self._object("GET", cluster_url(cluster))
 
-    def create(self, cluster: str, addresses: dict[str, Any]) -> None:
-        """`addresses` has `serviceUrl`, `brokerServiceUrl` and their TLS forms."""
-        self._done("PUT", cluster_url(cluster), addresses)
+    def create(self, cluster: str, addresses: dict[str, Any], *, exist_ok: bool = False) -> None:
+        """`addresses` has `serviceUrl`, `brokerServiceUrl` and their TLS forms. `exist_ok`: leaves an existing one
+        unchanged."""
+        path = cluster_url(cluster)
+        self._create("PUT", path, addresses, exist_ok=exist_ok, proof=path)
 
     def update(self, cluster: str, addresses: dict[str, Any]) -> None:
         self._done("POST", cluster_url(cluster), addresses)

@@ -21,6 +21,7 @@ from anabranch.controller.interface import (
     ScalableTopics,
     Start,
     SubscriptionKind,
+    TopicRecord,
     record_json,
     topic_exists,
 )
@@ -74,7 +75,8 @@ class ScalableAdmin:
     async def split(
         self, topic: str, segment_id: int, ways: int, points: Sequence[int] | None, operation_id: str | None
     ) -> dict[str, Any]:
-        """`{"operation": id, "epoch": n}` once it is done. `points`: where the 2nd, 3rd … child begin."""
+        """`{"operation": id, "epoch": n, "segments": new ids}` once it is done. `points`: where the 2nd, 3rd … child
+        begin."""
         found: dict[str, Any] = await self._routing.call_owner(
             scalable_name(topic),
             self.split_at_leader,
@@ -232,13 +234,17 @@ class ScalableAdmin:
             topic,
             lambda name: self._topics().split(name, segment_id, ways=ways, points=cuts, operation_id=operation_id),
         )
-        return {"operation": operation_id, "epoch": epoch}
+        return await self._operated(topic, operation_id, epoch)
 
     @peer_call("scalable.merge_here")
     async def merge_at_leader(self, topic: str, segment_ids: Sequence[int], operation_id: str) -> dict[str, Any]:
         ids = tuple(segment_ids)
         epoch = await self._led(topic, lambda name: self._topics().merge(name, ids, operation_id=operation_id))
-        return {"operation": operation_id, "epoch": epoch}
+        return await self._operated(topic, operation_id, epoch)
+
+    async def _operated(self, topic: str, operation_id: str, epoch: int) -> dict[str, Any]:
+        record = await self._topics().record(scalable_name(topic))
+        return {"operation": operation_id, "epoch": epoch, "segments": segments_made(record, operation_id, epoch)}
 
     @peer_call("scalable.subscribe_here")
     async def create_subscription_at_leader(self, topic: str, name: str, kind: str, start: str) -> None:
@@ -282,6 +288,14 @@ def _derived(segment: Mapping[str, Any]) -> dict[str, bool]:
         "leaf": not segment["childIds"],
         "legacy": segment.get("legacyTopicName") is not None,
     }
+
+
+def segments_made(record: TopicRecord, operation_id: str, epoch: int) -> list[int]:
+    """Ids of the segments that a split or merge has made, in ring order. `epoch` is that of its answer: later than its
+    own if the call was repeated and sealed segments were removed meanwhile."""
+    last = record.last_operation
+    made_at = last.epoch if last is not None and last.operation_id == operation_id else epoch
+    return sorted(one.segment_id for one in record.segments.values() if one.created_at_epoch == made_at)
 
 
 def scalable_name(topic: str) -> TopicName:

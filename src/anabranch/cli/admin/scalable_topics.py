@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from anabranch.admin.client import AdminClient
+from anabranch.admin.client import AdminClient, Answer, segment_ids
 from anabranch.cli.admin.verb import Values, Verb, filled, group_of, option
 from anabranch.cli.output.scalable_topic import layout_table, stats_view, subscription_view
 from anabranch.cli.param_types import Time, properties_of, words_of
@@ -34,7 +35,22 @@ def _split(admin: AdminClient, values: Values) -> Any:
     if values["into"] is not None and values["at"] is not None:
         raise click.UsageError("give either --into or --at")
     path = filled(_TOPIC + "/split/{segment_id}", values)
-    return admin.post(path, query={"into": values["into"], "at": values["at"]})
+    answer = admin.call("POST", path, query={"into": values["into"], "at": values["at"]})
+    return _operated([values["segment_id"]], answer)
+
+
+def _operated(parents: Sequence[int], answer: Answer) -> dict[str, Any]:
+    return {"parentIds": [*parents], "childIds": list(segment_ids(answer))}
+
+
+def _operation_line(answer: dict[str, Any]) -> str:
+    """`segment 0 became segments 1, 2`. A broker of Apache Pulsar does not tell the new ids."""
+    became = f" became {_segments(answer['childIds'])}" if answer["childIds"] else ": done"
+    return _segments(answer["parentIds"]) + became
+
+
+def _segments(ids: Sequence[int]) -> str:
+    return f"segment{'' if len(ids) == 1 else 's'} {', '.join(map(str, ids))}"
 
 
 def _merge(admin: AdminClient, values: Values) -> Any:
@@ -42,7 +58,8 @@ def _merge(admin: AdminClient, values: Values) -> Any:
     ids = [str(one) for one in pair] + words_of(values["segments"])
     if len(ids) < 2 or len(pair) == 1:
         raise click.UsageError("name the neighbours: -s 1,2,3 or --segment-id-1 1 --segment-id-2 2")
-    return admin.post(filled(_TOPIC + "/merge", values), query={"segments": ",".join(ids)})
+    answer = admin.call("POST", filled(_TOPIC + "/merge", values), query={"segments": ",".join(ids)})
+    return _operated([int(one) for one in ids], answer)
 
 
 def _seek(admin: AdminClient, values: Values) -> Any:
@@ -115,7 +132,7 @@ SCALABLE_TOPICS = (
             option("--at", metavar="HEX,HEX…", help="Where the further parts begin, as in 4000,c000."),
         ),
         run=_split,
-        done="split segment {segment_id} of {scalable_topic}",
+        show=_operation_line,
         example="orders -s 0 --into 4",
     ),
     Verb(
@@ -129,7 +146,7 @@ SCALABLE_TOPICS = (
             option("--segment-id-2", "second", type=click.IntRange(min=0), metavar="B", help="The same."),
         ),
         run=_merge,
-        done="merged segments of {scalable_topic}",
+        show=_operation_line,
         example="orders -s 1,2",
     ),
     Verb(

@@ -141,6 +141,16 @@ QUERY |= {
 }
 BODIES |= {("PUT", f"{_SCALABLE}/{{topic}}"): WORDS}
 
+HEADERS: dict[tuple[str, str], dict[str, str]] = {
+    (method, path): {"X-Anabranch-Segment-Ids": "ids of the new segments in ring order: 1,2"}
+    for method, path in (
+        ("POST", "{topic}/split/{segment}"),
+        ("POST", "{topic}/merge/{segment}/{other}"),
+        ("POST", "{topic}/merge"),
+    )
+}
+"""Headers of successful answers by method and end of the path."""
+
 ERROR: Schema = {
     "type": "object",
     "required": ["reason", "error"],
@@ -193,7 +203,7 @@ def _operation(route: Route, path: str) -> dict[str, Any]:
             *({"name": name, "in": "query", "required": False, "schema": schema} for name, schema in query.items()),
         ],
         "responses": {
-            "2XX": _success(entry_for(RESULTS, route.method, path)),
+            "2XX": _success(entry_for(RESULTS, route.method, path), entry_for(HEADERS, route.method, path) or {}),
             "4XX": _failure("refused: the reason says why"),
             "5XX": _failure("not possible now"),
         },
@@ -215,11 +225,13 @@ def _path_parameter(name: str, choice: str | None) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _success(schema: Schema | None) -> dict[str, Any]:
+def _success(schema: Schema | None, headers: Mapping[str, str]) -> dict[str, Any]:
     """Without a schema: nothing, bytes, or a policy that may be unset (then the body is empty)."""
     found: dict[str, Any] = {"description": "done, or what was asked for"}
     if schema is not None:
         found["content"] = {"application/json": {"schema": schema}}
+    if headers:
+        found["headers"] = {name: {"description": text, "schema": TEXT} for name, text in headers.items()}
     return found
 
 

@@ -6,7 +6,9 @@ Only the topic's controller changes segments, by peer calls; /admin/v2/segments 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.model.errors import BadRequest, Error, NotAllowed, NotFound
@@ -28,6 +30,7 @@ KINDS = ("STREAM", "QUEUE", "CHECKPOINT")
 STARTS = ("earliest", "latest")
 SEGMENTS_MAX = 1 << 16
 OPERATION_ID_MAX = 200
+SEGMENT_IDS = "X-Anabranch-Segment-Ids"
 
 _SCALABLE = "/admin/v2/scalable/{tenant}/{namespace}"
 _TOPIC = _SCALABLE + "/{topic}"
@@ -93,6 +96,12 @@ def _word(request: Request, name: str, words: tuple[str, ...], default: str) -> 
     raise BadRequest(f"{name} is one of {', '.join(words)}, not {text!r}")
 
 
+def _operated(result: Mapping[str, Any]) -> Response:
+    """Without a body, as Pulsar's clients expect it. Ids of new segments are in a header."""
+    ids = ",".join(str(one) for one in result.get("segments", ()))  # a leader of an earlier version does not say them
+    return replace(NO_CONTENT, headers=((SEGMENT_IDS, ids),)) if ids else NO_CONTENT
+
+
 class ScalableCalls:
     def __init__(self, admin: ScalableAdmin) -> None:
         self._admin = admin
@@ -126,18 +135,15 @@ class ScalableCalls:
         if not 2 <= ways <= RING_SIZE:
             raise BadRequest(f"a segment splits into 2 to {RING_SIZE} parts, not {ways}")
         segment = _segment_id(request.params["segment"])
-        await self._admin.split(str(topic_of(request)), segment, ways, points, _operation_id(request))
-        return NO_CONTENT
+        return _operated(await self._admin.split(str(topic_of(request)), segment, ways, points, _operation_id(request)))
 
     async def merge(self, request: Request) -> Response:
         first, second = (_segment_id(request.params[name]) for name in ("segment", "other"))
-        await self._admin.merge(str(topic_of(request)), [first, second], _operation_id(request))
-        return NO_CONTENT
+        return _operated(await self._admin.merge(str(topic_of(request)), [first, second], _operation_id(request)))
 
     async def merge_run(self, request: Request) -> Response:
         ids = parse_ids(request.query.get("segments", ""))
-        await self._admin.merge(str(topic_of(request)), ids, _operation_id(request))
-        return NO_CONTENT
+        return _operated(await self._admin.merge(str(topic_of(request)), ids, _operation_id(request)))
 
 
 class ScalableSubscriptionCalls:

@@ -1,8 +1,9 @@
-"""Positions of subscriptions by segment, from the stats of owners and leader."""
+"""Positions of subscriptions by segment, from the stats of owners and leader; segments that an operation made."""
 
 from __future__ import annotations
 
-from anabranch.broker.admin.scalable_topics import positions_of
+from anabranch.broker.admin.scalable_topics import positions_of, segments_made
+from anabranch.controller.records.topic_record import TopicRecord, committed, planned, pruned
 from anabranch.controller.segment_host import CursorStats, Rates, SegmentStats
 from anabranch.model.layout import Layout, LayoutLimits
 from anabranch.model.position import EARLIEST, Position
@@ -48,3 +49,15 @@ def test_queue_has_no_consumer_and_drains_sealed_segments() -> None:
         (True, None, 2),
         (False, None, 2),
     ]
+
+
+def test_segments_made_by_an_operation_are_found_by_its_epoch() -> None:
+    record = TopicRecord(WHOLE)
+    split = committed(planned(record, "a", PLAN, now_ms=1), "a", {0: Seal(2, None)}, now_ms=2)
+    assert segments_made(split, "a", split.epoch) == [1, 2]
+    later = pruned(split, [0])  # raises the epoch and makes nothing
+    assert segments_made(later, "a", later.epoch) == [1, 2], "a repeated call"
+    again = plan_split(later.layout, 1, now_ms=3, limits=LayoutLimits())
+    next_one = committed(planned(later, "b", again, now_ms=3), "b", {1: Seal(4, None)}, now_ms=4)
+    assert segments_made(next_one, "b", next_one.epoch) == [3, 4]
+    assert segments_made(next_one, "a", split.epoch) == [1, 2], "another operation has followed"
