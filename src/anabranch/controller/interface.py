@@ -134,6 +134,7 @@ class Registration:
     held: tuple[int, ...] = ()
     generation: int | None = None
     continues: bool = False  # its client reads a child after the parents itself, also before they are acknowledged
+    incarnation: int | None = None  # of the topic that the consumer knows; None: any
 
 
 class ConsumerRegistration(Protocol):

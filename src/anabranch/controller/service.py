@@ -291,6 +291,10 @@ class ScalableTopicService:
     async def _group(self, controller: TopicController, request: Registration) -> GroupCoordinator:
         """The coordinator of the subscription, which is created if it does not exist."""
         await controller.wait_leading()
+        record = controller.record
+        if request.incarnation is not None and record is not None and record.incarnation != request.incarnation:
+            # The consumer would choose its start position for another topic than it registers with.
+            raise TopicGone(f"{controller.topic} was deleted and created again")
         subscription = controller.groups.ordered(request.subscription)
         if subscription is None or subscription.kind is not request.kind:
             name = check_subscription_name(request.subscription)

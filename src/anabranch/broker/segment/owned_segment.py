@@ -356,12 +356,20 @@ class OwnedSegment:
     # -- subscribing
 
     async def before_subscribe(self, request: SubscribeRequest) -> None:
+        self._check_incarnation(request.spec)
         if not request.durable:
             return
         if request.name not in self.topic.subscriptions:
             await self._registered(request)
         await self._decide_start(request)
         self._admit(request)
+
+    def _check_incarnation(self, spec: ConsumerSpec) -> None:
+        """Raises ConsumerFenced. Comes before everything else: a consumer of the deleted topic must not register its
+        subscription with the topic that was created again, where it could start at the wrong position."""
+        own = self.state.ref.incarnation
+        if spec.incarnation not in (None, own):
+            raise ConsumerFenced(f"{self.name.scalable} was created again: {self.name} is of incarnation {own}")
 
     def check_attached(self, request: SubscribeRequest) -> None:
         """The consumer may have been replaced while it was attached."""

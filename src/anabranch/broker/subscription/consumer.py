@@ -54,6 +54,7 @@ class ConsumerSpec:
     epoch: int | None
     read_compacted: bool = False
     grant: SegmentGrant | None = None  # Pulsar's clients send none
+    incarnation: int | None = None  # of the scalable topic that the client knows; Pulsar's clients send none
 
 
 @dataclass(frozen=True, slots=True)

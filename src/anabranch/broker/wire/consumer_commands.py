@@ -132,6 +132,7 @@ class ConsumerCommands(CommandSet):
             epoch=epoch if epoch >= 0 else None,
             read_compacted=body.read_compacted,
             grant=SegmentGrant(body.incarnation, body.generation) if body.HasField("generation") else None,
+            incarnation=body.incarnation if body.HasField("incarnation") else None,
         )
         return SubscribeRequest(
             name=check_subscription_name(body.subscription),

@@ -123,7 +123,9 @@ class RegisteredConsumer:
         )
 
     def ended(self, error: Error) -> None:
-        """The client finds the next leader by its layout session."""
+        """A client with our extensions registers again. Others find the next leader by their layout session."""
+        if not self.is_over and self._connection.extensions:
+            self._connection.send(replies.close_consumer(self.consumer_id))
         self.is_over = True
 
     def writable(self) -> None:
@@ -268,6 +270,7 @@ class ScalableCommands(CommandSet):
             tuple(body.held_segments),
             body.generation if body.HasField("generation") else None,
             continues=self._connection.continues,
+            incarnation=body.incarnation if body.HasField("incarnation") else None,
         )
         self._drop(body.consumer_id)
         member = RegisteredConsumer(self._connection, body.consumer_id, topic, wish)

@@ -8,7 +8,7 @@ A leaving segment delivers nothing more; acks still count. If it is assigned aga
 same and attached again, because its buffered messages were dropped.
 
 After a seek moved the subscription, all held segments are discarded in any state, with acks that were not sent, and the
-assigned segments are attached again.
+assigned segments are attached again. After the topic was created again they are discarded, too.
 """
 
 from __future__ import annotations
@@ -82,9 +82,12 @@ class AssignmentReconciler:
     def leaving(self) -> tuple[int, ...]:
         return tuple(sorted(one for one, state in self._held.items() if state is _State.LEAVING))
 
-    def restarted(self) -> None:
-        """The topic was deleted and created again: generations and epochs start again."""
-        self._generation, self._epoch = None, -1
+    def restarted(self) -> list[Effect]:
+        """The topic was deleted and created again: nothing of it is held, and generations and epochs start again."""
+        effects: list[Effect] = [Discard(one) for one in sorted(self._held)]
+        self._held.clear()
+        self._target, self._generation, self._epoch = frozenset(), None, -1
+        return effects
 
     def registered(self, known: Iterable[int]) -> list[Effect]:
         """Registered, perhaps again. The controller may wait for releases that it missed while disconnected, so all

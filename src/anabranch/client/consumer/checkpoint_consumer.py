@@ -57,6 +57,12 @@ class CheckpointTopic:
         self.reported: dict[int, Mark] = {}  # progress of the group in the last assignment
         self._consumer = consumer
 
+    def restart(self) -> None:
+        """The topic was deleted and created again; the traversal closes its readers."""
+        self.reconciler.restarted()
+        self.reported_missing = frozenset()
+        self.mine, self.stored, self.reported = set(), {}, {}
+
     def on_assigned(self, assignment: Assignment) -> None:
         effects = self.reconciler.assigned(
             assignment.segments, generation=assignment.generation, epoch=assignment.epoch
@@ -101,12 +107,15 @@ class CheckpointConsumer(Consumer):
 
     async def saved(self, checkpoint: Checkpoint, timeout: Seconds | None = None) -> None:
         """For groups: report that the application has stored this checkpoint. Returns when the controller has it. The
-        children of finished segments become available, and segments move to other members without being read twice."""
+        children of finished segments become available, and segments move to other members without being read twice.
+        Raises CheckpointMismatch for a checkpoint of a topic that was created again since."""
         if self._is_closed:
             raise Closed("the consumer is closed")
+        if self._failure is not None:
+            raise self._failure
         timeout_s = self._options.operation_timeout_s if timeout is None else seconds(timeout)
         for one in list(self._checkpoint_topics.values()):
-            cut = checkpoint.cut_of(str(one.part.view.topic))
+            cut = one.traversal.cut_in(checkpoint)
             if one.controller_session is None or cut is None:
                 continue
             marks = {segment: mark for segment, mark in cut.marks.items() if segment in one.mine}
@@ -136,11 +145,15 @@ class CheckpointConsumer(Consumer):
     # -- segments
 
     def _on_layout(self, part: TopicPart, view: TopicView) -> None:
-        part.view = view
+        is_another = part.advance(view)
         if (one := self._checkpoint_topics.get(part)) is None:
             one = self._checkpoint_topics[part] = CheckpointTopic(self, part, self._reader)
+        if is_another:
+            one.restart()
+            if self._reader.group is not None and view.is_synthetic:
+                self._refuse_group()
         try:
-            self._perform(one, one.traversal.on_layout(view.layout, view.incarnation))
+            self._perform(one, one.traversal.on_layout(view.layout, view.incarnation, is_another=is_another))
         except ClientError as error:
             self.on_refused(error)
             return
@@ -230,13 +243,16 @@ class CheckpointConsumer(Consumer):
         group = self._reader.group
         assert group is not None
         if one.part.view.is_synthetic:
-            self.on_refused(
-                NotSupported(f"{self.topic}: groups need a scalable topic, because its controller assigns the segments")
-            )
+            self._refuse_group()
             return
         spec = SessionSpec(subscription=group, consumer_name=self.name, kind=pb.CHECKPOINT, from_earliest=True)
         one.controller_session = ControllerSession(one.part.watch, spec, one, self._context)
         self._tasks.spawn(one.controller_session.run(), "controller")
+
+    def _refuse_group(self) -> None:
+        self.on_refused(
+            NotSupported(f"{self.topic}: groups need a scalable topic, because its controller assigns the segments")
+        )
 
     def apply_assignment(self, one: CheckpointTopic, effects: Sequence[AssignmentEffect]) -> None:
         """Apply effects of an assignment to the readers."""
@@ -244,8 +260,12 @@ class CheckpointConsumer(Consumer):
             return  # assignments may still arrive while it closes
         come = {effect.segment_id for effect in effects if isinstance(effect, Attach)}
         if come:
-            stored = None if self._reader.restore is None else self._reader.restore()
-            self._take_over(one, come, stored)
+            try:
+                stored = None if self._reader.restore is None else self._reader.restore()
+                self._take_over(one, come, stored)
+            except ClientError as error:  # what the application has stored does not belong to this topic
+                self.on_refused(error)
+                return
         for effect in effects:
             match effect:
                 case Attach():
@@ -268,8 +288,8 @@ class CheckpointConsumer(Consumer):
                         one.controller_session.release(generation, segment_ids)
 
     def _take_over(self, one: CheckpointTopic, segment_ids: set[int], stored: Checkpoint | None) -> None:
+        effects = one.traversal.assigned(one.mine | segment_ids, stored, one.reported)
         one.mine |= segment_ids
-        effects = one.traversal.assigned(one.mine, stored, one.reported)
         for segment_id in segment_ids:
             mark = one.traversal.mark(segment_id)
             if mark is not None:

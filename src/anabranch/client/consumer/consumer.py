@@ -57,8 +57,18 @@ class TopicPart:
         self.watch = watch
         self.view = view
         self.first = frozenset(view.layout.segments)  # segments that existed when the consumer was opened
+        self.first_generation = view.generation
         self.segment_consumers: dict[int, SegmentConsumer] = {}
         self.unfollow: Callable[[], None] = lambda: None
+
+    def advance(self, view: TopicView) -> bool:
+        """The next view. Returns True if the topic was deleted and created again: all of it is newer than the consumer,
+        so all of it is read from its beginning."""
+        is_another = view.generation != self.view.generation
+        self.view = view
+        if is_another:
+            self.first = frozenset()
+        return is_another
 
 
 class Consumer:
@@ -311,6 +321,7 @@ class Consumer:
             ack_group_s=options.ack_group_s,
             hint=_hint(view, segment.segment_id),
             schema=None if options.schema is None else schema_field(options.schema),
+            incarnation=0 if is_legacy else view.incarnation,
         )
 
     def _attach(

@@ -57,6 +57,12 @@ class ControllerMoved(NotReady):
     code = "controller-moved"
 
 
+class SessionOutdated(NotReady):
+    """The topic was deleted and created again, so the session must be registered with the new topic."""
+
+    code = "session-outdated"
+
+
 class SessionListener(Protocol):
     """The consumer of a session. Called on the event loop; must not raise."""
 
@@ -78,6 +84,7 @@ class SessionSpec:
     consumer_name: str
     kind: pb.ScalableConsumerType
     from_earliest: bool
+    generation: int = 0  # of the view when the consumer was opened; a topic created again is read from its beginning
 
 
 class ControllerSession:
@@ -96,6 +103,8 @@ class ControllerSession:
         self._first: asyncio.Future[ClientError | None] = loop.create_future()
         self._last_error: ClientError | None = None
         self._unfollow: Callable[[], None] | None = None
+        self._view_generation = watch.view.generation  # of the topic with which it was registered last
+        self._pause: asyncio.Future[None] | None = None  # set while it waits before the next attempt
 
     @property
     def _log_fields(self) -> dict[str, str]:
@@ -141,7 +150,7 @@ class ControllerSession:
                     return
                 attempt = 0 if was_registered else attempt + 1
                 delay = self._context.backoff.delay(max(0, attempt - 1), self._context.chance.random())
-                if isinstance(error, ControllerMoved):
+                if isinstance(error, ControllerMoved | SessionOutdated):
                     delay = 0.0
                 log.info(
                     "registering again with the topic's controller",
@@ -150,12 +159,29 @@ class ControllerSession:
                 if attempt:  # that broker may no longer be the controller
                     self._watch.refresh()
                 if delay:
-                    await self._context.clock.sleep(delay)
+                    await self._wait(delay)
         finally:
             self._unfollow()
 
+    async def _wait(self, delay_s: float) -> None:
+        """Wait for the next attempt: until the delay is over, or the topic was created again."""
+        if self._watch.view.generation != self._view_generation:
+            return
+        self._pause = pause = self._loop.create_future()
+        timer = self._context.clock.call_later(delay_s, self._resume)
+        try:
+            await pause
+        finally:
+            self._pause = None
+            timer.cancel()
+
+    def _resume(self) -> None:
+        if self._pause is not None and not self._pause.done():
+            self._pause.set_result(None)
+
     async def _register(self) -> None:
         view, pool = self._watch.view, self._context.pool
+        self._view_generation = view.generation
         controller = pool.address_of(view.controller.url, view.controller.url_tls)
         connection = self._connection = await pool.private(Address.parse(controller) if controller else None)
         self._consumer_id = connection.new_id()
@@ -163,7 +189,8 @@ class ControllerSession:
         spec = self._spec
         held, generation = self._listener.held_segments()
         ours = connection.has_extensions
-        where = pb.CommandSubscribe.Earliest if spec.from_earliest else pb.CommandSubscribe.Latest
+        from_earliest = spec.from_earliest or view.generation != spec.generation
+        where = pb.CommandSubscribe.Earliest if from_earliest else pb.CommandSubscribe.Latest
         answer = await connection.ask(
             BaseCommand.SCALABLE_TOPIC_SUBSCRIBE,
             pool.answer_timeout_s,
@@ -175,6 +202,7 @@ class ControllerSession:
             initial_position=where if ours else None,
             held_segments=held if ours and held else None,
             generation=generation if ours else None,
+            incarnation=view.incarnation or None if ours else None,
         )
         if answer.HasField("error"):
             raise refusal(answer.error, answer.message)
@@ -200,6 +228,10 @@ class ControllerSession:
         self._over(error)
 
     def _on_assignment(self, body: pb.ScalableConsumerAssignment) -> None:
+        if body.incarnation and self._watch.view.incarnation not in (0, body.incarnation):
+            # The topic was created again, and its layout has not arrived yet; with the layout it is registered again.
+            self._watch.refresh()
+            return
         self._listener.on_assigned(
             Assignment(
                 {one.segment_id: one.segment_topic for one in body.segments},
@@ -217,6 +249,10 @@ class ControllerSession:
         return After(read_wire_id(one.position.SerializeToString(), topic, one.segment_id), since)
 
     def _on_layout(self, view: TopicView) -> None:
+        if view.generation != self._view_generation:
+            self._over(SessionOutdated(f"{view.topic} was deleted and created again"))
+            self._resume()
+            return
         address = self._context.pool.address_of(view.controller.url, view.controller.url_tls)
         connection = self._connection
         if connection is not None and address and not connection.address.is_same_place(Address.parse(address)):

@@ -191,8 +191,7 @@ class QueueConsumer(Consumer):
 
     def _on_layout(self, part: TopicPart, view: TopicView) -> None:
         """Attach to every segment of the layout, also sealed ones, because late acks and seeks may concern them."""
-        is_another = view.generation != part.view.generation
-        part.view = view
+        is_another = part.advance(view)
         for segment_id, segment_consumer in list(part.segment_consumers.items()):
             if is_another or segment_id not in view.layout:
                 self._redelivery.forget(segment_consumer)

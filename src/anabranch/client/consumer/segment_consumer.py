@@ -56,6 +56,7 @@ class SegmentConsumerSpec:
     ack_group_s: float = 0.01
     hint: BrokerUrls | None = None  # the broker that serves it, according to the layout
     schema: pb.Schema | None = None
+    incarnation: int = 0  # of the scalable topic; 0: not known. Brokers refuse a consumer of another incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,9 @@ class SegmentConsumer:
         spec = self.spec
         metadata = dict(spec.properties) | ({MANAGED: "true"} if spec.is_legacy else {})
         where = pb.CommandSubscribe.Earliest if spec.from_earliest else pb.CommandSubscribe.Latest
-        grant = self.grant if self._connection is not None and self._connection.has_extensions else None
+        ours = self._connection is not None and self._connection.has_extensions
+        grant = self.grant if ours else None
+        incarnation = spec.incarnation if grant is None else grant.incarnation
         return {
             "topic": spec.topic,
             "subscription": spec.subscription,
@@ -167,7 +170,7 @@ class SegmentConsumer:
             "subscription_properties": _pairs(spec.subscription_properties),
             "schema": spec.schema,
             "generation": None if grant is None else grant.generation,
-            "incarnation": None if grant is None else grant.incarnation,
+            "incarnation": incarnation if ours and incarnation else None,
         }
 
     async def _after_subscribe(self, connection: Connection) -> None:

@@ -70,6 +70,7 @@ class SegmentTraversal:
         self._open: set[int] = set()
         self._mine: set[int] | None = set() if is_group else None  # None: everything
         self._known: set[int] = set()  # in a group: every segment that was ever assigned
+        self._is_another = False  # the topic was created again since the start
         self.missing: frozenset[int] = frozenset()
         """Segments that retention deleted before they were read to their end."""
 
@@ -79,11 +80,12 @@ class SegmentTraversal:
 
     # -- events
 
-    def on_layout(self, layout: Layout, incarnation: int = 0) -> list[Effect]:
-        """The first layout decides where each segment starts. Later segments are read from their beginning."""
+    def on_layout(self, layout: Layout, incarnation: int = 0, *, is_another: bool = False) -> list[Effect]:
+        """The first layout decides where each segment starts. Later segments are read from their beginning, and so is
+        everything if the topic was deleted and created again (`is_another`)."""
         if self._layout is None:
             self._begin(layout, incarnation)
-        elif incarnation != self._incarnation and incarnation and self._incarnation:
+        elif is_another or (incarnation != self._incarnation and incarnation and self._incarnation):
             return self._restarted(layout, incarnation)
         else:
             for one in layout.segments.keys() - self._marks.keys():
@@ -98,7 +100,9 @@ class SegmentTraversal:
     def _restarted(self, layout: Layout, incarnation: int) -> list[Effect]:
         """The topic was deleted and created again: read all of it from the beginning."""
         closed = [Close(one) for one in sorted(self._open)]
-        self._open, self._known = set(), set()
+        self._open, self._known, self._is_another = set(), set(), True
+        self._mine = None if self._mine is None else set()
+        self.missing = frozenset()
         self._marks = {one: FromStart() for one in layout.segments}
         self._layout, self._incarnation = layout, incarnation
         return [*closed, *self._reopened()]
@@ -110,9 +114,10 @@ class SegmentTraversal:
         reported: Mapping[int, Mark] = MappingProxyType({}),
     ) -> list[Effect]:
         """In a group: the complete set of assigned segments. For newly assigned ones, `stored` is the checkpoint of the
-        application; segments missing there start at the `reported` progress of the group's members."""
+        application; segments missing there start at the `reported` progress of the group's members. Raises
+        CheckpointMismatch."""
         assert self._mine is not None
-        cut = None if stored is None else stored.cut_of(self._topic)
+        cut = None if stored is None else self.cut_in(stored)
         for one in set(segment_ids) - self._mine:
             mark = None if cut is None else cut.marks.get(one)
             if mark is not None:
@@ -127,7 +132,7 @@ class SegmentTraversal:
 
     def _is_farther(self, one: int, reported: Mark) -> bool:
         """True if the reported mark is ahead of the known one. The checkpoint given at the start always wins."""
-        cut = self._start.cut_of(self._topic)
+        cut = None if self._is_another else self._start.cut_of(self._topic)
         if one not in self._known and cut is not None and one in cut.marks:
             return False
         known = self._marks.get(one)
@@ -153,6 +158,13 @@ class SegmentTraversal:
         self._marks[segment_id] = Done()
         return self._reopened()
 
+    def cut_in(self, checkpoint: Checkpoint) -> TopicCut | None:
+        """The marks of this topic. Raises CheckpointMismatch if they belong to another incarnation of it."""
+        cut, own = checkpoint.cut_of(self._topic), self._incarnation
+        if cut is not None and cut.incarnation > 0 and own and cut.incarnation != own:
+            raise CheckpointMismatch(f"{self._topic} was deleted and created again since the checkpoint was taken")
+        return cut
+
     def cut(self) -> TopicCut:
         """Exactly what was handed out so far. In a group, of all segments that were ever assigned."""
         marks = {
@@ -166,10 +178,8 @@ class SegmentTraversal:
     # -- inside
 
     def _begin(self, layout: Layout, incarnation: int) -> None:
-        start = self._start
-        cut = start.cut_of(self._topic)
-        if cut is not None and cut.incarnation > 0 and incarnation and cut.incarnation != incarnation:
-            raise CheckpointMismatch(f"{self._topic} was deleted and created again since the checkpoint was taken")
+        start, self._incarnation = self._start, incarnation
+        cut = self.cut_in(start)
         marks = {} if cut is None else cut.marks
         for one, segment in layout.segments.items():
             self._marks[one] = marks[one] if one in marks else _first_mark(segment, start)

@@ -61,13 +61,10 @@ class StreamSession:
         self.controller_session: ControllerSession | None = None
         self.topics: dict[int, str] = {}  # assigned segments and their topics on the wire
         self.grant: Grant | None = None  # the assignment that brokers are shown
+        self.task: asyncio.Task[None] | None = None  # runs the controller session
         self._consumer = consumer
-        self._incarnation = 0
 
     def on_assigned(self, assignment: Assignment) -> None:
-        if assignment.incarnation != self._incarnation:
-            self._incarnation = assignment.incarnation
-            self.reconciler.restarted()
         effects = self.reconciler.assigned(
             assignment.segments,
             generation=assignment.generation,
@@ -84,6 +81,11 @@ class StreamSession:
             for segment_id, segment_consumer in self.part.segment_consumers.items():
                 if segment_id in assignment.segments:
                     segment_consumer.grant = self.grant  # discarded ones keep the old grant, which brokers refuse
+
+    def restart(self) -> None:
+        """The topic was deleted and created again, and its layout is known now."""
+        self.topics, self.grant = {}, None
+        self._consumer.apply_assignment(self, self.reconciler.restarted())
 
     def held_segments(self) -> tuple[tuple[int, ...], int | None]:
         return self.reconciler.held, self.reconciler.generation
@@ -208,11 +210,14 @@ class StreamConsumer(Consumer):
     # -- segments
 
     def _on_layout(self, part: TopicPart, view: TopicView) -> None:
-        was_synthetic, is_another = part.view.is_synthetic, view.generation != part.view.generation
-        part.view = view
+        was_synthetic, is_another = part.view.is_synthetic, part.advance(view)
         if was_synthetic and (is_another or not view.is_synthetic):
             for segment_consumer in list(part.segment_consumers.values()):
-                self._detach(part, segment_consumer)
+                self._drop(part, segment_consumer)
+        if is_another and (session := self._sessions.get(part)) is not None:
+            session.restart()
+            if view.is_synthetic:  # a regular topic has the name now
+                self._end_session(session)
         if view.is_synthetic:
             for segment_id, segment in view.layout.segments.items():
                 if segment_id not in part.segment_consumers:
@@ -237,9 +242,15 @@ class StreamConsumer(Consumer):
             consumer_name=options.name,
             kind=pb.STREAM,
             from_earliest=options.from_earliest,
+            generation=part.first_generation,
         )
         session.controller_session = ControllerSession(part.watch, spec, session, self._context)
-        self._tasks.spawn(session.controller_session.run(), "controller")
+        session.task = self._tasks.spawn(session.controller_session.run(), "controller")
+
+    def _end_session(self, session: StreamSession) -> None:
+        del self._sessions[session.part]
+        if session.task is not None:
+            session.task.cancel()
 
     async def _wait_attached(self, part: TopicPart, timeout_s: float) -> None:
         session = self._sessions.get(part)

@@ -1,0 +1,135 @@
+"""A topic that is deleted, and perhaps created again, while producers and consumers of the SDK are open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+import anabranch
+from anabranch import Backoff, Checkpoint, CheckpointConsumer, Client, ConnectionPolicy, Producer
+from anabranch.broker.admin.scalable_topics import ScalableAdmin
+from anabranch.client.consumer.consumer import Consumer
+from anabranch.client.consumer.segment_traversal import CheckpointMismatch
+from anabranch.node.node import Node
+from tests.support.processes.scalable_nodes import admin_of, plain_settings
+
+DEADLINE = 60.0
+QUICK = ConnectionPolicy(backoff=Backoff(initial=0.02, maximum=0.2))
+TOPIC = "topic://public/default/orders"
+KINDS = ("stream", "queue", "checkpoint", "group")
+
+
+@dataclass
+class World:
+    node: Node
+    client: Client
+    admin: ScalableAdmin
+
+    async def open(self, kind: str, *, start: str = "latest", topic: str = TOPIC) -> Consumer:
+        match kind:
+            case "stream":
+                return await self.client.stream_consumer(topic, subscription="s", start=start)  # type: ignore[arg-type]
+            case "queue":
+                return await self.client.queue_consumer(topic, subscription="q", start=start)  # type: ignore[arg-type]
+            case "checkpoint":
+                return await self.client.checkpoint_consumer(topic, start=Checkpoint.latest())
+            case _:
+                return await self.client.checkpoint_consumer(topic, start=Checkpoint.latest(), group="g")
+
+    async def recreate(self, segments: int) -> None:
+        await self.admin.delete(TOPIC, True)
+        await self.admin.create(TOPIC, segments, {})
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with Node(plain_settings(tmp_path)) as node:
+        async with anabranch.connect(node.service_url, connection=QUICK) as client:
+            yield World(node, client, admin_of(node))
+
+
+async def sent(producer: Producer, *values: str) -> None:
+    for value in values:
+        await producer.send(value.encode(), key=value, timeout=DEADLINE)
+
+
+async def received(consumer: Consumer, count: int) -> set[str]:
+    found: set[str] = set()
+    while len(found) < count:
+        message = await consumer.receive(timeout=DEADLINE)
+        assert message is not None, f"only {sorted(found)} of {count}"
+        found.add(message.data.decode())
+    return found
+
+
+@pytest.mark.parametrize("segments", [2, 1, 4])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_consumer_reads_the_recreated_topic_from_its_beginning(
+    world: World, kind: str, segments: int
+) -> None:
+    """Also with `start="latest"`: everything in the new topic is newer than the consumer."""
+    await world.admin.create(TOPIC, 2, {})
+    consumer = await world.open(kind)
+    async with world.client.producer(TOPIC) as producer:
+        await sent(producer, "old")
+        assert await received(consumer, 1) == {"old"}
+        await world.recreate(segments)
+        await sent(producer, *(f"new-{n}" for n in range(8)))
+        assert await received(consumer, 8) == {f"new-{n}" for n in range(8)}
+    await consumer.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_consumer_follows_a_topic_that_is_recreated_twice(world: World, kind: str) -> None:
+    await world.admin.create(TOPIC, 1, {})
+    consumer = await world.open(kind)
+    async with world.client.producer(TOPIC) as producer:
+        for segments in (2, 3):
+            await world.recreate(segments)
+            await sent(producer, "a", "b")
+            assert await received(consumer, 2) == {"a", "b"}
+    await consumer.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_topic_recreated_after_splits_is_read_completely(world: World, kind: str) -> None:
+    """The old layout has sealed segments with the ids of the new topic's segments."""
+    await world.admin.create(TOPIC, 1, {})
+    consumer = await world.open(kind)
+    async with world.client.producer(TOPIC) as producer:
+        await sent(producer, "old")
+        await received(consumer, 1)
+        await world.admin.split(TOPIC, 0, 2, None, None)
+        await world.recreate(1)
+        await sent(producer, "a", "b")
+        assert await received(consumer, 2) == {"a", "b"}
+    await consumer.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_topic_recreated_while_the_client_is_disconnected_is_read_from_its_beginning(
+    world: World, kind: str
+) -> None:
+    await world.admin.create(TOPIC, 2, {})
+    consumer = await world.open(kind)
+    async with anabranch.connect(world.node.service_url, connection=QUICK) as other:
+        cut = asyncio.ensure_future(keep_cut(world.client))
+        await world.recreate(2)
+        async with other.producer(TOPIC) as producer:
+            await sent(producer, "a", "b")
+        cut.cancel()
+        await asyncio.wait([cut])
+    assert await received(consumer, 2) == {"a", "b"}
+    await consumer.close()
+
+
+async def keep_cut(client: Client) -> None:
+    """Breaks the shared connections of the client again and again."""
+    while True:
+        for connection in list(client._pool._connections.values()):
+            connection.abort("cut by the test")
+        await asyncio.sleep(0.005)
