@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import anabranch
-from anabranch import Backoff, Checkpoint, CheckpointConsumer, Client, ConnectionPolicy, Producer
+from anabranch import Backoff, Checkpoint, Client, ConnectionPolicy, Producer
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.client.consumer.consumer import Consumer
 from anabranch.client.consumer.segment_traversal import CheckpointMismatch
@@ -133,3 +133,47 @@ async def keep_cut(client: Client) -> None:
         for connection in list(client._pool._connections.values()):
             connection.abort("cut by the test")
         await asyncio.sleep(0.005)
+
+
+async def test_positions_of_the_deleted_topic_are_refused(world: World) -> None:
+    await world.admin.create(TOPIC, 1, {})
+    async with world.client.producer(TOPIC) as producer:
+        async with world.client.checkpoint_consumer(TOPIC, group="g", name="one") as consumer:
+            await sent(producer, "old")
+            await received(consumer, 1)
+            old = consumer.checkpoint()
+            await world.recreate(1)
+            await sent(producer, "new")
+            assert await received(consumer, 1) == {"new"}
+            with pytest.raises(CheckpointMismatch):
+                await consumer.saved(old)
+            await consumer.saved(consumer.checkpoint())
+        with pytest.raises(CheckpointMismatch):
+            await world.client.checkpoint_consumer(TOPIC, start=old)
+        with pytest.raises(CheckpointMismatch):
+            async with world.client.checkpoint_consumer(TOPIC, group="h", restore=lambda: old) as consumer:
+                await consumer.receive(timeout=DEADLINE)
+
+
+async def test_group_that_restores_positions_of_the_deleted_topic_fails(world: World) -> None:
+    await world.admin.create(TOPIC, 1, {})
+    stored = Checkpoint.latest()
+    async with world.client.checkpoint_consumer(TOPIC, group="g", start=stored, restore=lambda: stored) as consumer:
+        stored = consumer.checkpoint()
+        await world.recreate(1)
+        with pytest.raises(CheckpointMismatch):
+            await consumer.receive(timeout=DEADLINE)
+
+
+async def test_stream_goes_on_after_its_subscription_was_deleted(world: World) -> None:
+    """As the consumers of a queue do: the subscription is created again at `start`."""
+    await world.admin.create(TOPIC, 2, {})
+    async with world.client.producer(TOPIC) as producer:
+        async with world.client.stream_consumer(TOPIC, subscription="s", start="earliest") as consumer:
+            await sent(producer, "a", "b")
+            assert await received(consumer, 2) == {"a", "b"}
+            await world.admin.delete_subscription(TOPIC, "s", True)
+            await sent(producer, "c", "d")
+            found: set[str] = set()
+            while not found >= {"c", "d"}:  # "a" and "b" come again if they are still stored
+                found |= await received(consumer, 1)

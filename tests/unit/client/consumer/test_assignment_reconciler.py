@@ -68,3 +68,13 @@ def test_acks_before_a_discard_are_never_sent() -> None:
     state.confirmed(said.number)  # its answer comes late
     state.opened()
     assert state.flush() == []
+
+
+def test_recreated_topic_discards_all_segments_and_accepts_lower_generations() -> None:
+    reconciler = holding(1, 2, 3)
+    assert reconciler.assigned([1], generation=5, epoch=1) == [Stop(2), Stop(3)]
+    assert reconciler.settled(3) == [Detach(3)]
+    assert reconciler.restarted() == [Discard(1), Discard(2), Discard(3)]
+    assert (reconciler.held, reconciler.generation) == ((), None)
+    assert reconciler.closed(3) == [], "it belonged to the deleted topic"
+    assert reconciler.assigned([1], generation=1, epoch=0) == [Attach(1)]
