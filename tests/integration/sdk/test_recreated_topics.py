@@ -47,9 +47,11 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with Node(plain_settings(tmp_path)) as node:
-        async with anabranch.connect(node.service_url, connection=QUICK) as client:
-            yield World(node, client, admin_of(node))
+    async with (
+        Node(plain_settings(tmp_path)) as node,
+        anabranch.connect(node.service_url, connection=QUICK) as client,
+    ):
+        yield World(node, client, admin_of(node))
 
 
 async def sent(producer: Producer, *values: str) -> None:
@@ -168,12 +170,14 @@ async def test_group_that_restores_positions_of_the_deleted_topic_fails(world: W
 async def test_stream_goes_on_after_its_subscription_was_deleted(world: World) -> None:
     """As the consumers of a queue do: the subscription is created again at `start`."""
     await world.admin.create(TOPIC, 2, {})
-    async with world.client.producer(TOPIC) as producer:
-        async with world.client.stream_consumer(TOPIC, subscription="s", start="earliest") as consumer:
-            await sent(producer, "a", "b")
-            assert await received(consumer, 2) == {"a", "b"}
-            await world.admin.delete_subscription(TOPIC, "s", True)
-            await sent(producer, "c", "d")
-            found: set[str] = set()
-            while not found >= {"c", "d"}:  # "a" and "b" come again if they are still stored
-                found |= await received(consumer, 1)
+    async with (
+        world.client.producer(TOPIC) as producer,
+        world.client.stream_consumer(TOPIC, subscription="s", start="earliest") as consumer,
+    ):
+        await sent(producer, "a", "b")
+        assert await received(consumer, 2) == {"a", "b"}
+        await world.admin.delete_subscription(TOPIC, "s", True)
+        await sent(producer, "c", "d")
+        found: set[str] = set()
+        while not found >= {"c", "d"}:  # "a" and "b" come again if they are still stored
+            found |= await received(consumer, 1)
