@@ -29,12 +29,12 @@ class World:
     client: Client
     admin: ScalableAdmin
 
-    async def open(self, kind: str, *, start: str = "latest", topic: str = TOPIC) -> Consumer:
+    async def open(self, kind: str, topic: str = TOPIC) -> Consumer:
         match kind:
             case "stream":
-                return await self.client.stream_consumer(topic, subscription="s", start=start)  # type: ignore[arg-type]
+                return await self.client.stream_consumer(topic, subscription="s")
             case "queue":
-                return await self.client.queue_consumer(topic, subscription="q", start=start)  # type: ignore[arg-type]
+                return await self.client.queue_consumer(topic, subscription="q")
             case "checkpoint":
                 return await self.client.checkpoint_consumer(topic, start=Checkpoint.latest())
             case _:
