@@ -8,6 +8,8 @@ brokers, clocks or logs. The broker and `anabranch spark simulate` use this one 
 | `decision` | what the evaluator answers: action, reason, what is suppressed and by which rule; JSON |
 | `history` | what is remembered between decisions: cooldowns, failures, the last 100 decisions; JSON |
 | `evaluator` | `decide`: two passes over layout, loads and consumers |
+| `simulation` | a topic on paper that scales by a policy, tick by tick |
+| `scenarios` | synthetic days for it |
 
 How the leader of a topic uses it:
 

@@ -36,7 +36,7 @@ from anabranch.model.autoscale.decision import (
 )
 from anabranch.model.autoscale.history import NEVER, History
 from anabranch.model.autoscale.load import Rates, SegmentLoad
-from anabranch.model.autoscale.policy import METRICS, AutoScalePolicy, SplitPoint
+from anabranch.model.autoscale.policy import AutoScalePolicy, SplitPoint
 from anabranch.model.hashrange import HashRange
 from anabranch.model.layout import Layout
 from anabranch.model.routing import RoutingKind
@@ -45,10 +45,8 @@ from anabranch.model.segment import Segment
 PROJECTED_SCORE_MAX = 0.8
 """A merged segment stays below this share of every split threshold, so that it is not split again."""
 
-_REASONS = dict(
-    zip(METRICS, (Reason.MSG_RATE_IN, Reason.BYTES_RATE_IN, Reason.MSG_RATE_OUT, Reason.BYTES_RATE_OUT), strict=True)
-)
-_UNITS = dict(zip(METRICS, ("msg/s in", "bytes/s in", "msg/s out", "bytes/s out"), strict=True))
+_REASONS = (Reason.MSG_RATE_IN, Reason.BYTES_RATE_IN, Reason.MSG_RATE_OUT, Reason.BYTES_RATE_OUT)  # as METRICS
+_UNITS = ("msg/s in", "bytes/s in", "msg/s out", "bytes/s out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +204,9 @@ class _Evaluation:
     def _hot_text(self, segment: Segment, load: SegmentLoad) -> tuple[Reason, str]:
         rates = load.deciding(self._policy)
         ratios = rates.ratios(self._policy)
-        metric = max(METRICS, key=lambda one: ratios[one])  # the first of equal ones
-        value, threshold = rates.values()[METRICS.index(metric)], self._policy.split_threshold(metric)
-        return _REASONS[metric], f"segment {segment.segment_id}: {value:,.0f} {_UNITS[metric]}, above {threshold:,.0f}"
+        which = ratios.index(max(ratios))  # the first of equal ones
+        value, threshold = rates.values()[which], self._policy.split_thresholds[which]
+        return _REASONS[which], f"segment {segment.segment_id}: {value:,.0f} {_UNITS[which]}, above {threshold:,.0f}"
 
     def _is_too_narrow(self, segment: Segment, reason: Reason) -> bool:
         if segment.hash_range.size >= 2:

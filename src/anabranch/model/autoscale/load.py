@@ -17,9 +17,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
+from operator import lt, truediv
 from typing import Any
 
-from anabranch.model.autoscale.policy import METRICS, AutoScalePolicy
+from anabranch.model.autoscale.policy import AutoScalePolicy
 from anabranch.model.errors import Error
 from anabranch.model.hashrange import RING_MAX
 
@@ -47,23 +48,23 @@ class Rates:
         return Rates(*(a + b for a, b in zip(self.values(), other.values(), strict=True)))
 
     def values(self) -> tuple[float, float, float, float]:
-        """In the order of `METRICS`."""
+        """In the order of `policy.METRICS`."""
         return self.msg_rate_in, self.bytes_rate_in, self.msg_rate_out, self.bytes_rate_out
 
     def greatest(self, other: Rates) -> Rates:
         return Rates(*map(max, self.values(), other.values()))
 
-    def ratios(self, policy: AutoScalePolicy) -> dict[str, float]:
-        """Rate divided by split threshold, by metric."""
-        return {name: rate / policy.split_threshold(name) for name, rate in zip(METRICS, self.values(), strict=True)}
+    def ratios(self, policy: AutoScalePolicy) -> tuple[float, ...]:
+        """Rate divided by split threshold, in the order of `policy.METRICS`."""
+        return tuple(map(truediv, self.values(), policy.split_thresholds))
 
     def score(self, policy: AutoScalePolicy) -> float:
         """The highest of the four ratios; above 1 the segment is too hot."""
-        return max(self.ratios(policy).values())
+        return max(self.ratios(policy))
 
     def is_below_merge(self, policy: AutoScalePolicy) -> bool:
         """All rates are below the merge thresholds; never with a threshold of 0, which switches merging off."""
-        return all(rate < policy.merge_threshold(name) for name, rate in zip(METRICS, self.values(), strict=True))
+        return all(map(lt, self.values(), policy.merge_thresholds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,9 @@ def is_material(stored: SegmentLoad, load: SegmentLoad, change: float, policy: A
     if policy.is_fast:
         pairs.append((stored.deciding(policy), load.deciding(policy)))
     return any(
-        _has_moved(old, new, change, TRIFLE * policy.merge_threshold(name))
+        _has_moved(old, new, change, TRIFLE * threshold)
         for before, after in pairs
-        for name, old, new in zip(METRICS, before.values(), after.values(), strict=True)
+        for threshold, old, new in zip(policy.merge_thresholds, before.values(), after.values(), strict=True)
     )
 
 

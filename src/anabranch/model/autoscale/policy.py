@@ -10,7 +10,7 @@ Fields of an override that this version does not know are ignored here and kept 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from math import isfinite
 from typing import Any
@@ -63,7 +63,13 @@ class AutoScalePolicy:
     hot_key_share: float = 0.5  # a key with this share of its segment's load is reported as hot
     load_report_age_max_seconds: int = 120  # a report whose owner is gone counts for this long
 
+    split_thresholds: tuple[float, ...] = field(init=False, repr=False, compare=False)  # in the order of METRICS
+    merge_thresholds: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
+        for kind in ("split", "merge"):
+            values = tuple(getattr(self, f"{kind}_{metric}_threshold") for metric in METRICS)
+            object.__setattr__(self, f"{kind}_thresholds", values)
         complaints = list(_complaints(self))
         if complaints:
             raise BadPolicy("; ".join(complaints))
@@ -77,21 +83,12 @@ class AutoScalePolicy:
         """The rates of the short window decide on splits."""
         return self.split_rate_window_seconds < WINDOW_SECONDS
 
-    def split_threshold(self, metric: str) -> float:
-        found: float = getattr(self, f"split_{metric}_threshold")
-        return found
-
-    def merge_threshold(self, metric: str) -> float:
-        found: float = getattr(self, f"merge_{metric}_threshold")
-        return found
-
     def to_json(self) -> dict[str, Any]:
-        values = asdict(self)
-        return {name: values[one] for name, one in JSON_NAMES.items()}
+        return {name: getattr(self, one) for name, one in JSON_NAMES.items()}
 
     def overridden(self, *overrides: Mapping[str, Any] | None) -> AutoScalePolicy:
         """This policy below the given overrides, the least specific first. Raises BadPolicy."""
-        values = asdict(self)
+        values = {one: getattr(self, one) for one in JSON_NAMES.values()}
         for override in overrides:
             values.update(parse_override(override or {}))
         return AutoScalePolicy(**values)
@@ -102,7 +99,7 @@ def _json_name(name: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
-JSON_NAMES: Mapping[str, str] = {_json_name(one.name): one.name for one in fields(AutoScalePolicy)}
+JSON_NAMES: Mapping[str, str] = {_json_name(one.name): one.name for one in fields(AutoScalePolicy) if one.init}
 """Name in JSON to field, in the order of the fields."""
 _TYPES: Mapping[str, str] = {one.name: str(one.type) for one in fields(AutoScalePolicy)}
 
@@ -173,8 +170,7 @@ def _complaints(policy: AutoScalePolicy) -> Iterator[str]:
         yield f"maxSegments ({policy.max_segments}) is below minSegments ({policy.min_segments})"
     if not 0 < policy.hot_key_share <= 1:
         yield f"hotKeyShare is above 0 and at most 1, not {policy.hot_key_share:g}"
-    for metric in METRICS:
-        split, merge = policy.split_threshold(metric), policy.merge_threshold(metric)
+    for metric, split, merge in zip(METRICS, policy.split_thresholds, policy.merge_thresholds, strict=True):
         if not split > 0:
             yield f"{_json_name(f'split_{metric}_threshold')} is above 0, not {split:g}"
         if not merge >= 0:
