@@ -13,7 +13,7 @@ class Topics(Group):
     """Named in any spelling: `orders`, `acme/shop/orders`, `persistent://acme/shop/orders`."""
 
     async def list(self, namespace: str, *, domain: str = "persistent") -> Names:
-        """Partitions are named one by one."""
+        """Regular topics, partitions one by one; `scalable_topics.list` has the scalable ones."""
         return await self._names("GET", topics_url(domain, namespace))
 
     async def list_partitioned(self, namespace: str, *, domain: str = "persistent") -> Names:

@@ -18,5 +18,5 @@ contain behaviour that a program could need; such code belongs to `client`, `adm
 | `output` | tables, progress and text for people |
 | `errors` | one line per failure, and the exit code |
 | `param_types` | option types: durations, sizes, lists |
-| `lazy_group` | a click group that imports its subcommands on use |
+| `lazy_group` | click groups: suggestions for unknown commands, subcommands imported on use |
 """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from anabranch.cli.lazy_group import SuggestingGroup
 
-@click.group()
+
+@click.group(cls=SuggestingGroup)
 def config() -> None:
     """Show settings."""
 

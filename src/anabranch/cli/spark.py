@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from anabranch.cli.lazy_group import SuggestingGroup
 from anabranch.cli.output.stderr_capture import captured_stderr
 from anabranch.cli.output.tables import pairs, table
 
@@ -72,7 +73,7 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-@click.group("spark", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("spark", cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def spark() -> None:
     """Pipeline jobs on Spark: copy, audit, stats, simulate."""
 

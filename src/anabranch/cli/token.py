@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from anabranch.cli.lazy_group import SuggestingGroup
 from anabranch.cli.param_types import seconds_of
 from anabranch.runtime.clock import SystemClock
 
@@ -28,7 +29,7 @@ def pairs_of(texts: tuple[str, ...], option: str) -> dict[str, str]:
     return found
 
 
-@click.group(context_settings={"help_option_names": ["--help"]})
+@click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def token() -> None:
     """Make keys and tokens, and check tokens.
 
@@ -69,7 +70,7 @@ def create_key_pair(output_private_key: Path, output_public_key: Path, signature
     return 0
 
 
-@token.command("create")
+@token.command("create", context_settings={"help_option_names": ["--help"]})  # -h is --headers, as in Pulsar's tool
 @click.option("--subject", "-s", required=True, metavar="ROLE", help="The role that the token gives.")
 @click.option("--secret-key", metavar="KEY", help="File, file: or data: URL of the secret.")
 @click.option("--private-key", metavar="KEY", help="File, file: or data: URL of the private key.")

@@ -105,6 +105,10 @@ class Shell:
         assert code == exits, f"{noun} {verb} {arguments}: exit code {code}\n{out}{err}"
         return err if exits else out
 
+    def captured(self) -> tuple[str, str]:
+        found = self._capsys.readouterr()
+        return found.out, found.err
+
     def forget(self) -> None:
         """What others have printed."""
         self._capsys.readouterr()
@@ -193,6 +197,11 @@ def test_scalable_topics(shell: Shell) -> None:
     assert "exists" in shell("scalable-topics", "create", name, exits=1)
     assert shell("scalable-topics", "list", NS, "-p", "team=a") == f"{name}\n"
     assert shell.json("scalable-topics", "list", NS, "-p", "team=b") == []
+    main(["admin", "topics", "list", NS, "--admin-url", shell.url])
+    out, err = shell.captured()
+    assert name not in out and err == f"and 1 scalable: anabranch admin scalable-topics list {NS}\n"
+    main(["admin", "topics", "list", NS, "--admin-url", shell.url, "--json"])
+    assert shell.captured()[1] == ""
     shell("scalable-topics", "create-subscription", name, "-s", "audit/ü", "--from", "latest")
     split = shell("scalable-topics", "split-segment", name, "-s", "0", "--into", "3")
     assert split == "segment 0 became segments 2, 3, 4\n"

@@ -74,11 +74,22 @@ def is_alive(pid: int) -> bool:
     return state not in "ZX"
 
 
+def check_command_of_the_banner(banner: str) -> None:
+    command = re.search(r"3 processes: anabranch (.*)$", banner, re.M)
+    assert command is not None
+    shown = subprocess.run(
+        [sys.executable, "-m", "anabranch", *command[1].split()], capture_output=True, text=True, timeout=30
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert all(f"broker-{number} " in shown.stdout for number in (1, 2, 3))
+
+
 def test_three_brokers_serve_as_one_and_are_kept_alive(tmp_path: Path) -> None:
     with supervised(tmp_path, 3) as brokers:
         brokers.wait_ready()
         before = brokers.children
         assert len(before) == 3
+        check_command_of_the_banner(brokers.log.read_text())
         client = pulsar.Client(
             f"pulsar://127.0.0.1:{brokers.port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )

@@ -6,13 +6,16 @@ import errno
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
 import anabranch
 from anabranch.cli.errors import EXIT_FAILED, EXIT_USAGE, lines_of, report_error
+from anabranch.cli.lazy_group import LazyGroup
 from anabranch.cli.main import COMMANDS, main
 from anabranch.cli.serve.ready_banner import Greeting
 from anabranch.cli.serve.standalone import DEFAULT_DATA, flag_layer, settings_layers
@@ -68,6 +71,51 @@ def test_wrong_usage_exits_with_code_2(arguments: list[str], capsys: pytest.Capt
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert "Error:" in captured.err and "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (["admin", "scalable-topics", "split"], "'split-segment'"),
+        (["admin", "scalable-topics", "merge"], "'merge-segments'"),
+        (["admin", "topics", "lst"], "'list'"),
+        (["admin", "topcs"], "'topics'"),
+        (["standalon"], "'standalone'"),
+        (["spark", "copi"], "'copy'"),
+        (["metadata", "expor"], "'export'"),
+        (["token", "secret"], "'create-secret-key'"),
+    ],
+)
+def test_unknown_command_suggests_the_nearest(
+    arguments: list[str], suggestion: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert f"No such command '{arguments[-1]}'. Did you mean {suggestion}?" in capsys.readouterr().err
+
+
+def test_unknown_command_without_a_near_one_suggests_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["admin", "xyzzy"]) == 2
+    assert "No such command 'xyzzy'.\n" in capsys.readouterr().err
+
+
+def commands(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from commands((*path, name), inner)
+
+
+def test_every_command_answers_help_in_short(capsys: pytest.CaptureFixture[str]) -> None:
+    found = list(commands((), LazyGroup("anabranch", COMMANDS, help="")))
+    assert len(found) > 200
+    for path in found:
+        if path == ("token", "create"):  # its -h is --headers, as in Pulsar's tool
+            continue
+        assert main([*path, "-h"]) == 0, path
+        assert capsys.readouterr().out.startswith(f"Usage: {' '.join(('anabranch', *path))}"), path
 
 
 def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ BROKERS = (
         method="POST",
         path=_DRAIN,
         done="broker {broker_id} serves nothing any more; `brokers resume {broker_id}` takes that back",
-        example="b2",
+        example="broker-2",
     ),
     Verb(
         name="resume",
@@ -60,7 +60,7 @@ BROKERS = (
         method="DELETE",
         path=_DRAIN,
         done="broker {broker_id} takes its share again",
-        example="b2",
+        example="broker-2",
     ),
     Verb(
         name="namespaces",

@@ -33,6 +33,16 @@ def _list(admin: AdminClient, values: Values) -> Any:
     return _both_domains("", admin, values)
 
 
+def _not_listed(admin: AdminClient, values: Values) -> str:
+    """Topics that `list` leaves out, because they are no regular ones. Other brokers may not know or show any."""
+    namespace = namespace_path(values["namespace"])
+    try:
+        count = len(admin.get(f"/admin/v2/scalable/{namespace}"))
+    except Refused:
+        return ""
+    return f"and {count} scalable: anabranch admin scalable-topics list {namespace}" if count else ""
+
+
 def _list_partitioned(admin: AdminClient, values: Values) -> Any:
     return _both_domains("/partitioned", admin, values)
 
@@ -118,10 +128,11 @@ def _as_topic_verb(verb: Verb) -> Verb:
 TOPICS = (
     Verb(
         name="list",
-        help="Topics of a namespace, partitions one by one.",
+        help="Regular topics of a namespace, partitions one by one. Scalable topics: `scalable-topics list`.",
         path="/admin/v2/persistent/{namespace}",
         options=(_domain(),),
         run=_list,
+        hint=_not_listed,
         example="public/default",
     ),
     Verb(

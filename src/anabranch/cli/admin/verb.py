@@ -18,6 +18,7 @@ import click
 
 from anabranch.admin.client import DEFAULT_URL, AdminClient
 from anabranch.admin.paths import component, namespace_path, scalable_path, topic_path
+from anabranch.cli.lazy_group import SuggestingGroup
 from anabranch.cli.output.tables import shown
 
 Values = Mapping[str, Any]
@@ -48,6 +49,7 @@ class Verb:
     run: Callable[[AdminClient, Values], Any] | None = None  # instead of one plain call
     show: Callable[[Any], str] = shown
     done: str = ""  # said instead of an answer, with the values filled in
+    hint: Callable[[AdminClient, Values], str] | None = None  # for people, on standard error; empty: none
     example: str = ""  # what follows `anabranch admin NOUN VERB`
 
 
@@ -122,12 +124,15 @@ def command_of(noun: str, verb: Verb) -> click.Command:
         context = click.get_current_context()
         with open_admin(context) as admin:
             answer = call_of(verb, admin, values)
+            hint = "" if verb.hint is None or wants_json(context) else verb.hint(admin, values)
         if wants_json(context):
             click.echo(json.dumps(answer, ensure_ascii=False, indent=2))
         elif verb.done:
             click.echo(verb.done.format(**{**values, "answer": answer}))
         else:
             click.echo(verb.show(answer))
+        if hint:
+            click.echo(hint, err=True)
         return 0
 
     names = [name for name in _NAMES.findall(verb.path) if name in _POSITIONAL]
@@ -140,7 +145,7 @@ def command_of(noun: str, verb: Verb) -> click.Command:
 
 
 def group_of(noun: str, help: str, verbs: Sequence[Verb]) -> click.Group:
-    group = click.Group(noun, help=help, params=list(connection_options()), no_args_is_help=True)
+    group = SuggestingGroup(noun, help=help, params=list(connection_options()), no_args_is_help=True)
     for verb in verbs:
         assert verb.name not in group.commands, f"{noun} {verb.name} is there twice"
         group.add_command(command_of(noun, verb))

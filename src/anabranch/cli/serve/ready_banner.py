@@ -19,21 +19,21 @@ class Greeting:
 
     def __str__(self) -> str:
         durability = "" if self.sync != "none" else "   (sync = none: a crash loses confirmed messages)"
+        more_urls = [url for url in self.tls_urls if url not in (self.service_url, self.http_url)]
+        details = f"anabranch admin --admin-url {self.http_url} brokers details"
+        is_encrypted = self.service_url.startswith("pulsar+ssl:")
+        trust = ", tls_trust_certs_file_path='CA.pem'" if is_encrypted else ""
         return "\n".join(
             [
                 f"Anabranch {self.version} is ready after {self.seconds:.2f} s",
                 f"  clients   {self.service_url}",
                 f"  HTTP      {self.http_url}",
-                *([f"  TLS       {' and '.join(self.tls_urls)}"] if self.tls_urls else []),
+                *([f"  TLS       {' and '.join(more_urls)}"] if more_urls else []),
                 f"  data      {self.data}{durability}",
-                *(
-                    [f"  brokers   {self.brokers} processes; see `anabranch admin brokers list`"]
-                    if self.brokers > 1
-                    else []
-                ),
+                *([f"  brokers   {self.brokers} processes: {details}"] if self.brokers > 1 else []),
                 "",
                 "  pip install pulsar-client",
-                f"  python -c \"import pulsar; c = pulsar.Client('{self.service_url}');"
+                f"  python -c \"import pulsar; c = pulsar.Client('{self.service_url}'{trust});"
                 " print(c.create_producer('hello').send(b'world')); c.close()\"",
             ]
         )
