@@ -1,7 +1,7 @@
 """`make soak`, part three: invalid admin requests to a real broker, beside a well-behaved client.
 
-Valid answers are 2xx, 3xx and 4xx, errors as `{"reason": …, "error": …}`. A 5xx, a stack trace, an error in the broker's
-log, silence, or a disturbed neighbour is a fault. The seed is printed; the same seed sends the same requests.
+Valid answers are 2xx, 3xx and 4xx, errors as `{"reason": …, "error": …}`. A 5xx, a stack trace, an error in the
+broker's log, silence, or a disturbed neighbour is a fault. The seed is printed; the same seed sends the same requests.
 """
 
 from __future__ import annotations
