@@ -20,6 +20,7 @@ It must not know the REST interface, the command line, or how a node wires its p
 | `topic_registry` | all topics that are loaded on this broker |
 | `segment` | one segment of a scalable topic |
 | `segment_host` | the controller's requests for segments, routed to their owner |
+| `segment_load` | load of the segments of this broker, measured and reported |
 | `catalog` | tenants, namespaces, policies and names in the metadata store |
 | `schemas` | the schema registry |
 | `stats` | stats JSON and Prometheus metrics |

@@ -5,6 +5,7 @@ The package does not know the broker: both meet through the ports `interface`, `
 
 | module | what it is |
 |---|---|
+| `autoscale` | automatic splits and merges of led topics |
 | `events` | events, effects and errors shared by `topic` and `group` |
 | `group` | the consumers of ordered subscriptions: sessions, assignment, drained segments |
 | `interface` | port: what brokers ask of the controller |

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from anabranch.controller.autoscale.scaling_records import ScalingRecords
 from anabranch.controller.group.group_events import (
     GroupDoubtful,
     GroupSaved,
@@ -59,6 +60,7 @@ class RecordStore:
 
     def __init__(self, store: MetadataStore, terms: LeaderTerms, cache: RecordCache) -> None:
         self._store, self._terms, self._cache = store, terms, cache
+        self.scaling = ScalingRecords(store)
 
     # topics -----------------------------------------------------------------------------------------------------------
     async def find(self, topic: TopicName, *, sync: bool = True) -> TopicRecord | None:
@@ -125,6 +127,7 @@ class RecordStore:
             found = await self._store.get(registry_key(topic))
             if found is not None and Registry.decode(found.value).incarnation == effect.incarnation:
                 await self._store.delete(registry_key(topic), expected=found.version)
+            await self.scaling.forget(topic)
             await self._store.delete(scalable_topic_key(topic), expected=effect.expected)
         except KeyMissing:
             return RecordDoubtful()  # deleted concurrently: the next read decides

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from anabranch.model.autoscale.load import SegmentLoad
 from anabranch.model.errors import Error, NotFound
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
@@ -364,7 +365,17 @@ class ReaderLeft:
     reader: str  # the consumer's name there
 
 
-HostEvent = Drained | Refilled | SubscriptionSeen | ReaderLeft
+@dataclass(frozen=True, slots=True)
+class LoadReported:
+    """The owner of the segment has stored a new load report. Only a hint, which may be lost: the report is in the
+    store."""
+
+    segment: SegmentRef
+    load: SegmentLoad
+
+
+SubscriptionEvent = Drained | Refilled | SubscriptionSeen | ReaderLeft
+HostEvent = SubscriptionEvent | LoadReported
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,4 +400,5 @@ class SegmentHost(Protocol):
         """In the order of `segments`; None if one does not exist or its owner did not answer. Never raises."""
 
     def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
-        """Calls back with all events from now on; the result ends that. Events may be repeated, never lost."""
+        """Calls back with all events from now on; the result ends that. Events of subscriptions may be repeated, never
+        lost."""

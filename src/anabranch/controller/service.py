@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from anabranch.controller import segment_host as host
+from anabranch.controller.autoscale.policies import EffectivePolicies
+from anabranch.controller.autoscale.scaling import AutoScaling
 from anabranch.controller.events import NotLeading, TopicGone, UnknownSubscription
 from anabranch.controller.group.group_coordinator import ConsumerLink, GroupCoordinator
 from anabranch.controller.interface import (
@@ -32,8 +34,8 @@ from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic import operation_events as operations
 from anabranch.controller.topic import subscription_workflow as subscriptions
 from anabranch.controller.topic.leader_terms import LeaderTerms
-from anabranch.controller.topic.topic_controller import Step, TopicController, no_step
-from anabranch.controller.topic_controllers import TopicControllers, new_operation_id
+from anabranch.controller.topic.topic_controller import Step, TopicController, new_operation_id, no_step
+from anabranch.controller.topic_controllers import TopicControllers
 from anabranch.controller.topic_status import led_topic, segment_stats, topic_status
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.write_gate import WriteGate
@@ -72,6 +74,7 @@ class ScalableTopicService:
         self._place, self._host, self._rules = place, segments, rules
         self._clock, self._chance = clock, chance
         self.records = RecordStore(store, terms := LeaderTerms(store, broker), cache or RecordCache())
+        self.policies = EffectivePolicies(settings.auto_scale_policy, rules, self.records)
         self.controllers = TopicControllers(
             self.records,
             terms,
@@ -84,6 +87,9 @@ class ScalableTopicService:
             chance=chance,
             step=step,
             gate=gate,
+            scaling=AutoScaling(
+                self.records, self.policies, place, clock, interval_seconds=settings.auto_scale_interval_seconds
+            ),
         )
         self.watches = LayoutWatches(store, self.records, place, activation, clock)
         self.counts = OperationCounts()
@@ -138,6 +144,8 @@ class ScalableTopicService:
         if isinstance(event, host.SubscriptionSeen):
             if self._place.is_here(topic):
                 self._tasks.spawn(self._subscription_seen(topic, event), "subscription seen")
+        elif isinstance(event, host.LoadReported):
+            self.controllers.load_reported(topic, event)
         elif (controller := self.controllers.leading(topic)) is not None:
             controller.groups.on_segment_event(event)
 

@@ -7,11 +7,12 @@ Namespaces override retention (`retention_policies`), auto-creation (`autoTopicC
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from anabranch.model.autoscale.policy import AutoScalePolicy, BadPolicy
 from anabranch.model.layout import LayoutLimits
-from anabranch.runtime.settings import require_all
+from anabranch.runtime.settings import SettingsError, require_all
 
 WEEK_MINUTES = 7 * 24 * 60
 
@@ -48,6 +49,59 @@ class ScalableTopicsSettings:
         default=60.0, metadata={"help": "the controller of an unused topic is unloaded after this"}
     )
 
+    auto_scale_enabled: bool = field(
+        default=False,
+        metadata={"help": "split and merge topics automatically, unless their policy says otherwise"},
+    )
+    auto_scale_interval_seconds: float = field(
+        default=60.0, metadata={"help": "every led topic is evaluated at least this often; events evaluate it at once"}
+    )
+    min_segments: int = field(default=1, metadata={"help": "automatic merges leave this many active segments"})
+    split_cooldown_seconds: int = field(
+        default=60, metadata={"help": "pause of automatic splits after a split of the topic"}
+    )
+    merge_cooldown_seconds: int = field(
+        default=300, metadata={"help": "pause of automatic merges after a merge of the topic"}
+    )
+    merge_window_seconds: int = field(
+        default=300, metadata={"help": "segments are merged after being below all merge thresholds for this long"}
+    )
+    split_msg_rate_in_threshold: float = field(
+        default=10_000.0, metadata={"help": "a segment with more messages/s in is split"}
+    )
+    split_bytes_rate_in_threshold: int = field(
+        default=50_000_000, metadata={"help": "a segment with more bytes/s in is split"}
+    )
+    split_msg_rate_out_threshold: float = field(
+        default=50_000.0, metadata={"help": "a segment with more messages/s out is split"}
+    )
+    split_bytes_rate_out_threshold: int = field(
+        default=250_000_000, metadata={"help": "a segment with more bytes/s out is split"}
+    )
+    merge_msg_rate_in_threshold: float = field(
+        default=1_000.0, metadata={"help": "segments with fewer messages/s in may be merged; 0 = never"}
+    )
+    merge_bytes_rate_in_threshold: int = field(
+        default=5_000_000, metadata={"help": "segments with fewer bytes/s in may be merged; 0 = never"}
+    )
+    merge_msg_rate_out_threshold: float = field(
+        default=5_000.0, metadata={"help": "segments with fewer messages/s out may be merged; 0 = never"}
+    )
+    merge_bytes_rate_out_threshold: int = field(
+        default=25_000_000, metadata={"help": "segments with fewer bytes/s out may be merged; 0 = never"}
+    )
+    split_rate_window_seconds: int = field(
+        default=60, metadata={"help": "rates of this window decide on splits; below 60 those of the last 5 s"}
+    )
+    split_factor_max: int = field(default=2, metadata={"help": "a hot segment is split into at most this many parts"})
+    load_report_interval_seconds: float = field(
+        default=10.0,
+        metadata={"help": "owners look this often for a changed load; a crossed threshold is reported at once"},
+    )
+    load_report_change: float = field(
+        default=0.25, metadata={"help": "a rate is reported when it has changed by this share"}
+    )
+
     def __post_init__(self) -> None:
         require_all(
             (self.session_grace_seconds >= 0, "scalable_topics.session_grace_seconds", "0 or more"),
@@ -67,7 +121,20 @@ class ScalableTopicsSettings:
             (self.max_consumers >= 1, "scalable_topics.max_consumers", "at least 1"),
             (self.sweep_seconds > 0, "scalable_topics.sweep_seconds", "greater than 0"),
             (self.idle_seconds > 0, "scalable_topics.idle_seconds", "greater than 0"),
+            (self.auto_scale_interval_seconds > 0, "scalable_topics.auto_scale_interval_seconds", "greater than 0"),
+            (self.load_report_interval_seconds >= 1, "scalable_topics.load_report_interval_seconds", "at least 1"),
+            (self.load_report_change > 0, "scalable_topics.load_report_change", "greater than 0"),
         )
+        try:
+            _ = self.auto_scale_policy
+        except BadPolicy as error:
+            raise SettingsError([f"scalable_topics: {error.reason}"]) from error
+
+    @property
+    def auto_scale_policy(self) -> AutoScalePolicy:
+        """The broker's level of the policy."""
+        named = {one: getattr(self, one) for one in _POLICY_FIELDS}
+        return AutoScalePolicy(enabled=self.auto_scale_enabled, **named)
 
     def limits(self, *policies: Mapping[str, Any] | None) -> LayoutLimits:
         """Limits after auto-scale policies, the most specific first; fields that they do not set come from here."""
@@ -77,3 +144,10 @@ class ScalableTopicsSettings:
             return int(next(found, default))
 
         return LayoutLimits(first("maxSegments", self.max_segments), first("maxDagDepth", self.max_dag_depth))
+
+
+_POLICY_FIELDS = tuple(
+    one.name
+    for one in fields(AutoScalePolicy)
+    if one.name != "enabled" and one.name in {own.name for own in fields(ScalableTopicsSettings)}
+)

@@ -8,21 +8,23 @@ with unfinished work by an index (`RecordStore.pending_topics`), not by a scan o
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
+from anabranch.controller.autoscale.scaling import AutoScaling
 from anabranch.controller.events import NotLeading, TopicGone
 from anabranch.controller.interface import LedElsewhere
 from anabranch.controller.namespace_rules import Rules, retention_of
 from anabranch.controller.placement import Place
 from anabranch.controller.record_store import NOW, RecordStore
 from anabranch.controller.records.topic_record import TopicRecord
-from anabranch.controller.segment_host import SegmentHost
+from anabranch.controller.segment_host import LoadReported, SegmentHost
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic.gc_runner import collect
 from anabranch.controller.topic.leader_terms import LeaderTerms
-from anabranch.controller.topic.topic_controller import Step, TopicController, TopicListener, no_step
+from anabranch.controller.topic.topic_controller import Step, TopicController, TopicListener, new_operation_id, no_step
 from anabranch.controller.topic_status import segment_stats
 from anabranch.metadata.interface import StoreUnavailable
 from anabranch.metadata.write_gate import WriteGate
@@ -59,11 +61,14 @@ class TopicControllers:
         chance: Chance,
         step: Step = no_step,
         gate: WriteGate | None = None,
+        scaling: AutoScaling | None = None,
     ) -> None:
-        """`listener` is called with every plan and layout of the topics that are led here."""
+        """`listener` is called with every plan and layout of the topics that are led here. `scaling`: None if topics
+        are not scaled automatically."""
         self._records, self._terms, self._place, self._host, self._rules = records, terms, place, segments, rules
         self._listener, self._settings = listener, settings
         self._clock, self._chance, self._step, self._gate = clock, chance, step, gate
+        self._scaling = scaling
         self._controllers: dict[TopicName, TopicController] = {}
         self._loading: dict[TopicName, asyncio.Task[TopicController | Error]] = {}
         self._due: dict[TopicName, int] = {}  # unloaded topics of this broker, and when each needs a leader again
@@ -82,6 +87,8 @@ class TopicControllers:
     async def __aenter__(self) -> Self:
         self._tasks.spawn(self._resume(), "resume")
         self._tasks.spawn(self._sweep(), "sweep")
+        if self._scaling is not None:
+            self._tasks.spawn(self._tick(self._scaling), "auto-scale tick")
         return self
 
     def stop(self) -> None:
@@ -177,6 +184,7 @@ class TopicControllers:
             gate=self._gate,
             owner_epoch=self._place.owner_epoch,
             ended=self._leader_ended,
+            scaler=None if self._scaling is None else self._scaling.scaler,
         )
         leader.ownership_epoch = ownership_epoch
         leader.is_marked_pending = self._due.pop(topic, None) == NOW
@@ -185,6 +193,28 @@ class TopicControllers:
         self._controllers[topic] = leader
         leader.start()
         return leader
+
+    def load_reported(self, topic: TopicName, event: LoadReported) -> None:
+        """The load of a segment of a topic that this broker leads, or may lead."""
+        leader, load = self.leading(topic), event.load
+        if leader is not None and leader.scaler is not None:
+            if leader.record is None or leader.record.incarnation == event.segment.incarnation:
+                leader.scaler.on_load(event.segment.segment_id, load)
+        elif self._scaling is not None and self._place.is_here(topic):
+            if load.above_split_since_ms is not None:
+                self._tasks.spawn(self._try_activate(topic), f"lead hot {topic}")
+            elif load.below_merge_since_ms is not None and topic not in self._due:
+                self._tasks.spawn(self._note_cold(self._scaling, topic, load.below_merge_since_ms), f"cold {topic}")
+
+    async def _note_cold(self, scaling: AutoScaling, topic: TopicName, since_ms: int) -> None:
+        """A topic that is not led may be merged: it needs a leader when the merge window is over."""
+        try:
+            at_ms = await scaling.merge_due_at_ms(topic, since_ms)
+            if at_ms is not None:
+                await self._records.mark_pending(topic, at_ms)
+                self._due.setdefault(topic, at_ms)
+        except Error as error:
+            log.info("cold topic is not noted yet", extra={"topic": str(topic), "reason": error.reason})
 
     async def _settle_name(self, topic: TopicName, record: TopicRecord) -> None:
         """Before a topic is led for the first time: a regular topic that was created concurrently wins. The creator of
@@ -293,6 +323,14 @@ class TopicControllers:
         except Error as error:
             log.info("mark of unfinished work was not removed", extra={"topic": str(topic), "reason": error.reason})
 
+    async def _tick(self, scaling: AutoScaling) -> None:
+        """Evaluates all led topics from time to time, in case that an event was lost."""
+        while True:
+            await self._clock.sleep(scaling.interval_seconds)
+            for leader in tuple(self._controllers.values()):
+                if leader.scaler is not None and not leader.is_over:
+                    leader.scaler.reload()
+
     # sweep ------------------------------------------------------------------------------------------------------------
     async def _sweep(self) -> None:
         while True:
@@ -321,10 +359,10 @@ class TopicControllers:
 
     async def _look_after(self, topic: TopicName, leader: TopicController) -> None:
         """Collects garbage; unloads the topic if it is idle."""
-        again_ms = None
+        again_ms = None if leader.scaler is None else leader.scaler.due_at_ms
         record = leader.record
         if record is not None and any(True for _ in record.layout.sealed):
-            again_ms = await self._collect(topic, leader)
+            again_ms = min(await self._collect(topic, leader), again_ms or sys.maxsize)
         idle_ms = int(self._settings.idle_seconds * 1000)
         if leader.is_idle and self._clock.now_ms() - leader.idle_since_ms >= idle_ms:
             await self._unload(topic, leader, again_ms)
@@ -359,8 +397,3 @@ class TopicControllers:
         if leader.is_idle and self._controllers.get(topic) is leader:
             del self._controllers[topic]
             await leader.close()
-
-
-def new_operation_id(clock: Clock, chance: Chance) -> str:
-    """Unique: time and 48 random bits."""
-    return f"{clock.now_ms():x}-{int(chance.random() * (1 << 48)):012x}"

@@ -170,6 +170,8 @@ class Node:
             await joining.join(topics, server, address)
         if controllers is not None:
             await stack.enter_async_context(controllers)
+            if wiring is not None and segments is not None:
+                wiring.report_loads(topics, segments, controllers.policies, settings)
             if joining is None:
                 controllers.placement_changed(has_gained=True)
             else:

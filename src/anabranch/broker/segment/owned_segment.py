@@ -24,7 +24,6 @@ from anabranch.controller.segment_host import (
     CursorMissing,
     CursorSpec,
     Drained,
-    HostEvent,
     Moved,
     ReaderLeft,
     Refilled,
@@ -32,6 +31,7 @@ from anabranch.controller.segment_host import (
     SegmentRef,
     Start,
     Status,
+    SubscriptionEvent,
     SubscriptionSeen,
 )
 from anabranch.model.errors import Error, NotAllowed
@@ -50,7 +50,7 @@ AGAIN_SECONDS = 0.2
 class SegmentListener(Protocol):
     """What a broker does for the segments that it owns."""
 
-    def on_event(self, event: HostEvent) -> None:
+    def on_event(self, event: SubscriptionEvent) -> None:
         """Called when the event is durable."""
 
     def notify_sealed(self, producer: Producer, segment: OwnedSegment) -> None:

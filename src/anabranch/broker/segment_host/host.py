@@ -25,8 +25,10 @@ from anabranch.broker.segment_host.request_codec import (
     ERRORS,
     answer_json,
     event_json,
+    load_event_json,
     read_answer,
     read_event,
+    read_load_event,
     read_ref,
     read_request,
     read_stats,
@@ -42,15 +44,18 @@ from anabranch.controller.segment_host import (
     HostEvent,
     HostOutcomeUnknown,
     HostUnavailable,
+    LoadReported,
     Request,
     SegmentRef,
     SegmentStats,
+    SubscriptionEvent,
 )
 from anabranch.interbroker.peer_calls import peer_call
 from anabranch.model.errors import Error, NotReady
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.logs import get_logger
+from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.interface import Fenced, Superseded
 
 log = get_logger(__name__)
@@ -59,6 +64,7 @@ ASK_SECONDS = 10.0  # the host's own deadline
 MEASURE_SECONDS = 2.0
 AGAIN_SECONDS = 0.02
 GROUP = "segments"  # of peer calls
+LOAD_SECONDS = 5.0
 
 CAPABILITIES = HostCapabilities(
     "embedded", has_drain_events=True, has_fencing=True, has_dedup_handover=True, tells_children=True
@@ -94,10 +100,13 @@ class ClusterSegmentHost:
         self._ask_seconds = ask_seconds
         self._listeners: list[Callable[[HostEvent], None]] = []
         self._broadcast = None if peers is None else EventBroadcaster(peers, f"{GROUP}.news", clock)
+        self._tasks = TaskOwner("segment host")
+        self._reporting: set[TopicName] = set()  # segments whose report is on its way to the leader
         self._stop = owner.listen(self._happened)
 
     async def close(self) -> None:
         self._stop()
+        await self._tasks.close()
         if self._broadcast is not None:
             await self._broadcast.close()
 
@@ -238,7 +247,28 @@ class ClusterSegmentHost:
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback)
 
-    def _happened(self, event: HostEvent) -> None:
+    def load_reported(self, event: LoadReported) -> None:
+        """The load of a local segment: for the leader of its topic only. A report that does not arrive is found in the
+        store when the leader looks again."""
+        topic = event.segment.name.scalable
+        if self._peers is None or self._placement.is_here(topic):
+            self._dispatch(event)
+        elif event.segment.name not in self._reporting:
+            self._reporting.add(event.segment.name)
+            self._tasks.spawn(self._send_load(self._peers, topic, event), f"load of {event.segment.name}")
+
+    async def _send_load(self, peers: BrokerPeers, topic: TopicName, event: LoadReported) -> None:
+        leader = peers.owner_of(topic)
+        try:
+            if leader is not None and leader != peers.me:
+                async with asyncio.timeout(LOAD_SECONDS):
+                    await peers.call(leader, f"{GROUP}.load", load_event_json(event))
+        except (Error, TimeoutError) as error:
+            log.debug("load report not sent to the leader", extra={"topic": str(topic), "reason": str(error)})
+        finally:
+            self._reporting.discard(event.segment.name)
+
+    def _happened(self, event: SubscriptionEvent) -> None:
         """An event of a local segment."""
         if self._broadcast is not None:
             self._broadcast.send((event.segment.name, event.subscription, type(event)), event_json(event))
@@ -258,6 +288,10 @@ class ClusterSegmentHost:
     async def serve_events(self, events: Sequence[Any]) -> None:
         for one in events:
             self._dispatch(read_event(one))
+
+    @peer_call(f"{GROUP}.load")
+    async def serve_load(self, **arguments: Any) -> None:
+        self._dispatch(read_load_event(arguments))
 
     @peer_call(f"{GROUP}.measure")
     async def serve_stats(self, segments: Sequence[Any]) -> list[Any]:

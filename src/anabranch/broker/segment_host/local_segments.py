@@ -40,7 +40,6 @@ from anabranch.controller.segment_host import (
     FencingToken,
     GrantReader,
     Hold,
-    HostEvent,
     Request,
     Seal,
     Seek,
@@ -48,6 +47,7 @@ from anabranch.controller.segment_host import (
     SegmentRef,
     SegmentStats,
     Status,
+    SubscriptionEvent,
 )
 from anabranch.model.errors import AlreadyExists, Error, NotFound, NotReady
 from anabranch.model.names import TopicName
@@ -65,7 +65,7 @@ class LocalSegments:
         self._tasks = TaskOwner("segments")
         self._rates = SegmentRates(topics.sampler, clock)
 
-    def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
+    def listen(self, callback: Callable[[SubscriptionEvent], None]) -> Callable[[], None]:
         """Every event of the segments that this broker owns."""
         return self._listener.listen(callback)
 
@@ -127,6 +127,8 @@ class LocalSegments:
             self._topics.check_here(name)
             if isinstance(request, Create):
                 self._listener.created(name)
+                if (created := self._topics.loaded(name)) is not None:
+                    self._topics.activity.mark(created)  # its load is reported even if it gets no traffic
             return answer
 
     async def _made(self, fencing_token: FencingToken, request: Request) -> OwnedSegment | None:

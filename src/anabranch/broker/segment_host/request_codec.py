@@ -16,7 +16,7 @@ from anabranch.controller.segment_host import (
     Done,
     Drained,
     FencingToken,
-    HostEvent,
+    LoadReported,
     Moved,
     Rates,
     ReaderLeft,
@@ -27,8 +27,10 @@ from anabranch.controller.segment_host import (
     SegmentStats,
     Start,
     Status,
+    SubscriptionEvent,
     SubscriptionSeen,
 )
+from anabranch.model.autoscale.load import BadLoadReport, decode_load, encode_load
 from anabranch.model.errors import BadRequest, Error
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
@@ -170,7 +172,7 @@ def read_answer(value: Mapping[str, Any]) -> Answer:
 
 
 # events ---------------------------------------------------------------------------------------------------------------
-def event_json(event: HostEvent) -> Json:
+def event_json(event: SubscriptionEvent) -> Json:
     value: Json = {
         "kind": type(event).__name__,
         "segment": ref_json(event.segment),
@@ -188,7 +190,7 @@ def event_json(event: HostEvent) -> Json:
     return value
 
 
-def read_event(value: Mapping[str, Any]) -> HostEvent:
+def read_event(value: Mapping[str, Any]) -> SubscriptionEvent:
     """Raises BadRequest."""
     try:
         segment, subscription = read_ref(value["segment"]), str(value["subscription"])
@@ -205,6 +207,18 @@ def read_event(value: Mapping[str, Any]) -> HostEvent:
                 raise BadRequest(f"unknown event {other!r}")
     except (KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"invalid event of a segment: {error!r}") from error
+
+
+def load_event_json(event: LoadReported) -> Json:
+    return {"segment": ref_json(event.segment), "load": encode_load(event.load).decode()}
+
+
+def read_load_event(value: Mapping[str, Any]) -> LoadReported:
+    """Raises BadRequest."""
+    try:
+        return LoadReported(read_ref(value["segment"]), decode_load(value["load"].encode()))
+    except (KeyError, TypeError, ValueError, AttributeError, BadLoadReport) as error:
+        raise BadRequest(f"invalid load report of a segment: {error!r}") from error
 
 
 # stats --------------------------------------------------------------------------------------------------------------

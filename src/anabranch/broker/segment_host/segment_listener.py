@@ -14,7 +14,7 @@ from anabranch.broker.segment.owned_segment import OwnedSegment
 from anabranch.broker.segment.segment_logs import SegmentLogs
 from anabranch.broker.segment_host.seal_notifications import SealNotifications
 from anabranch.broker.segment_host.topic_layouts import TopicLayouts, find_segment
-from anabranch.controller.segment_host import HostEvent, Seal
+from anabranch.controller.segment_host import Seal, SubscriptionEvent
 from anabranch.model.names import TopicName
 
 CREATED_SECONDS = 5.0
@@ -27,17 +27,17 @@ class LocalSegmentListener:
         self._layouts = layouts
         self._logs = logs
         self._seals = seals
-        self._callbacks: list[Callable[[HostEvent], None]] = []
+        self._callbacks: list[Callable[[SubscriptionEvent], None]] = []
         self._awaited: dict[TopicName, asyncio.Event] = {}  # planned segments that clients wait for
 
     # -- events
 
-    def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
+    def listen(self, callback: Callable[[SubscriptionEvent], None]) -> Callable[[], None]:
         """Every event of the segments that this broker owns."""
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
-    def on_event(self, event: HostEvent) -> None:
+    def on_event(self, event: SubscriptionEvent) -> None:
         for callback in tuple(self._callbacks):
             callback(event)
 

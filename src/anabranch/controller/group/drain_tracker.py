@@ -115,6 +115,10 @@ class DrainTracker:
         return frozenset(self._drained)
 
     @property
+    def drained_count(self) -> int:
+        return len(self._drained)
+
+    @property
     def undrained(self) -> frozenset[int]:
         """Sealed segments that are not drained. A new leader asks their owners once, then waits for events."""
         assert self._layout is not None

@@ -11,6 +11,7 @@ from anabranch.controller.group.group_coordinator import GroupCoordinator
 from anabranch.controller.group.topic_leader import TopicLeader
 from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.subscription_registry import Subscription, SubscriptionKind, SubscriptionState
+from anabranch.model.autoscale.evaluator import GroupDemand
 from anabranch.model.errors import Error
 from anabranch.model.names import encode_component
 from anabranch.runtime.logs import get_logger
@@ -90,6 +91,21 @@ class TopicGroups:
         members = self.by_name.get(event.subscription)
         if members is not None:
             members.on_segment_event(event)
+
+    def demands(self) -> list[GroupDemand]:
+        """Consumers of each ordered subscription, for auto-scaling."""
+        return [
+            GroupDemand(name, len(members.group.sessions.names), members.group.drain.undrained)
+            for name, members in sorted(self.by_name.items())
+            if members.group.has_layout and members.has_sessions
+        ]
+
+    @property
+    def counts(self) -> tuple[tuple[str, int, int], ...]:
+        """Name, consumers and drained segments of each group: changes whenever `demands` does."""
+        return tuple(
+            (name, len(one.group.sessions.names), one.group.drain.drained_count) for name, one in self.by_name.items()
+        )
 
     @property
     def have_sessions(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Protocol, assert_never
 
 from anabranch.controller import events
 from anabranch.controller import segment_host as host
+from anabranch.controller.autoscale.topic_scaler import TopicScaler
 from anabranch.controller.group.topic_groups import TopicGroups
 from anabranch.controller.record_store import NOW, RecordStore, has_intents, is_unfinished
 from anabranch.controller.records.subscription_registry import Registry
@@ -30,6 +31,7 @@ from anabranch.controller.topic.operation_workflow import OperationWorkflow
 from anabranch.controller.topic.subscription_workflow import SubscriptionWorkflow
 from anabranch.metadata.interface import VALUE_BYTES_MAX
 from anabranch.metadata.write_gate import Permit, WriteGate
+from anabranch.model.autoscale.decision import Action, Split
 from anabranch.model.errors import Error, NotReady
 from anabranch.model.layout import LayoutLimits
 from anabranch.model.names import TopicName
@@ -55,6 +57,11 @@ class StillRunning(NotReady):
     """The operation still runs, but the call has timed out. A repeated call with the same id does not run it twice."""
 
     code = "operation-running"
+
+
+def new_operation_id(clock: Clock, chance: Chance) -> str:
+    """Unique: time and 48 random bits."""
+    return f"{clock.now_ms():x}-{int(chance.random() * (1 << 48)):012x}"
 
 
 def no_step(name: str, topic: TopicName) -> None:
@@ -85,9 +92,11 @@ class TopicController:
         gate: WriteGate | None = None,
         owner_epoch: Callable[[TopicName], int] = lambda _: 0,
         ended: Callable[[TopicName], None] = lambda _: None,
+        scaler: Callable[[TopicController], TopicScaler] | None = None,
     ) -> None:
         """`ended` is called once, when this leader leads no longer. `owner_epoch`: see `Place.owner_epoch`. `gate`: an
-        operation passes it once, as a whole: it is done or not begun when metadata is moved."""
+        operation passes it once, as a whole: it is done or not begun when metadata is moved. `scaler` makes the
+        topic's auto-scaler; None: the topic is not scaled automatically."""
         self.topic, self.term = topic, term
         self.settings, self.clock, self.owner_epoch = settings, clock, owner_epoch
         self.ownership_epoch: int | None = None  # of the place that made it the leader
@@ -116,6 +125,7 @@ class TopicController:
         self.groups = TopicGroups(self, records)
         self.members = self.groups.by_name
         self._is_restored = False
+        self.scaler = None if scaler is None else scaler(self)
         self._doubts = 0  # writes of the record in a row whose fate was not known
 
     # leadership -------------------------------------------------------------------------------------------------------
@@ -165,6 +175,8 @@ class TopicController:
                 waiting.set_exception(error)
                 waiting.exception()
         self.groups.end(error)
+        if self.scaler is not None:
+            self.scaler.close()
         self._tasks.cancel()
         self._leave_gate()
         self._ended(self.topic)
@@ -183,6 +195,8 @@ class TopicController:
         record, registry = self.record, self.registry
         if record is None or registry is None or not self.ops.is_idle or self._waiting or is_unfinished(record):
             return False
+        if self.scaler is not None and not self.scaler.is_idle:
+            return False
         return not has_intents(registry) and not self.groups.have_sessions
 
     @property
@@ -199,6 +213,15 @@ class TopicController:
         elif isinstance(call, steps.PruneCall):
             self._pruning = call.operation_id
         return await self._ask(self.ops, call.operation_id, steps.Asked(call))
+
+    async def perform(self, action: Action, reason: str) -> None:
+        """A decision of auto-scaling, as a call."""
+        operation_id = new_operation_id(self.clock, self._chance)
+        if isinstance(action, Split):
+            points = action.points
+            await self.ask(steps.SplitCall(operation_id, action.segment_id, len(points) + 1, points, reason))
+        else:
+            await self.ask(steps.MergeCall(operation_id, action.segment_ids, reason))
 
     async def ask_subscription(self, call: registering.SubscriptionCall) -> int:
         await self.wait_leading()
@@ -254,6 +277,8 @@ class TopicController:
         record = self.ops.record
         if record is not None and record.leader_term == self.term and not self._leading.done():
             self._leading.set_result(None)
+        if self.scaler is not None and self._leading.done():
+            self.scaler.look()
         if not self.is_idle:
             self.idle_since_ms = self.clock.now_ms()
         if record is not None and record.operation is None and not record.is_deleting and self.ops.is_idle:

@@ -11,11 +11,16 @@ from anabranch.broker.segment_host.local_segments import LocalSegments
 from anabranch.broker.segment_host.seal_notifications import SealNotifications
 from anabranch.broker.segment_host.segment_listener import LocalSegmentListener
 from anabranch.broker.segment_host.tombstone_sweeper import TombstoneSweeper
+from anabranch.broker.segment_load.load_meter import ReportRules
+from anabranch.broker.segment_load.load_records import LoadRecords
+from anabranch.broker.segment_load.load_reporter import EffectivePolicies, LoadReporter
 from anabranch.broker.topic_registry.factory import SegmentSupport
 from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.node.adapters.segment_logs import NodeSegmentLogs
 from anabranch.node.adapters.topic_layouts import StoredScalableRecords
+from anabranch.node.settings.node import NodeSettings
 from anabranch.node.wiring.stores import Stores
+from anabranch.runtime.tasks import TaskOwner
 
 
 class SegmentWiring:
@@ -30,9 +35,11 @@ class SegmentWiring:
         self._placement = placement
         self._listener = LocalSegmentListener(layouts, logs, SealNotifications(layouts, placement))
         self.support = SegmentSupport(logs, self._listener)
+        self._tasks = TaskOwner("segment load")
 
     async def open(self, topics: TopicRegistry, peers: BrokerPeers | None, stack: AsyncExitStack) -> ClusterSegmentHost:
         clock = self._stores.clock
+        stack.push_async_callback(self._tasks.close)
         owner = LocalSegments(topics, self._logs, self._listener, clock)
         stack.push_async_callback(owner.close)
         owner.start()
@@ -42,3 +49,13 @@ class SegmentWiring:
         host = ClusterSegmentHost(owner, self._placement, peers, clock, self._layouts)
         stack.push_async_callback(host.close)
         return host
+
+    def report_loads(
+        self, topics: TopicRegistry, host: ClusterSegmentHost, policies: EffectivePolicies, settings: NodeSettings
+    ) -> None:
+        """Starts the load reports of this broker's segments."""
+        scalable, broker = settings.scalable_topics, settings.storage.broker_id
+        rules = ReportRules(int(scalable.load_report_interval_seconds * 1000), scalable.load_report_change)
+        records = LoadRecords(self._stores.metadata)
+        reporter = LoadReporter(topics, records, policies, host, self._stores.clock, broker=broker, rules=rules)
+        self._tasks.spawn(reporter.run(), "reports")

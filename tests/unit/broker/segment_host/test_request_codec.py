@@ -78,8 +78,8 @@ def test_answers(answer: host.Answer) -> None:
     assert codec.read_answer(through_json(codec.answer_json(answer))) == answer
 
 
-@given(any_of(host.HostEvent))
-def test_events(event: host.HostEvent) -> None:
+@given(any_of(host.SubscriptionEvent))
+def test_events(event: host.SubscriptionEvent) -> None:
     assert codec.read_event(through_json(codec.event_json(event))) == event
 
 

@@ -1,0 +1,47 @@
+"""The auto-scale policy that applies to a topic: broker settings, namespace and topic, field by field."""
+
+from __future__ import annotations
+
+from anabranch.controller.namespace_rules import Rules
+from anabranch.controller.record_store import RecordStore
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.model.autoscale.policy import AutoScalePolicy, BadPolicy
+from anabranch.model.errors import NotFound
+from anabranch.model.names import TopicName
+from anabranch.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+WARNED_MAX = 1000
+
+
+class EffectivePolicies:
+    def __init__(self, base: AutoScalePolicy, rules: Rules, records: RecordStore) -> None:
+        """`base`: the broker's settings."""
+        self._base, self._rules, self._records = base, rules, records
+        self._warned: dict[TopicName, str] = {}
+
+    async def effective(self, topic: TopicName) -> AutoScalePolicy | None:
+        """As `of_record`; None also if the topic does not exist. The record may be a little out of date."""
+        record = await self._records.find(topic, sync=False)
+        return None if record is None else await self.of_record(topic, record)
+
+    async def of_record(self, topic: TopicName, record: TopicRecord) -> AutoScalePolicy | None:
+        """None if the levels contradict each other: auto-scaling pauses, and a warning says why, once."""
+        try:
+            namespace = await self._rules.auto_scale_policy(topic.namespace_path)
+            found = self._base.overridden(namespace, record.auto_scale_policy)
+        except NotFound:
+            return None
+        except BadPolicy as error:
+            if self._warned.get(topic) != error.reason:
+                if len(self._warned) >= WARNED_MAX:
+                    self._warned.clear()
+                self._warned[topic] = error.reason
+                log.warning(
+                    "auto-scaling is paused: the levels of the policy contradict each other",
+                    extra={"topic": str(topic), "reason": error.reason},
+                )
+            return None
+        self._warned.pop(topic, None)
+        return found

@@ -1,0 +1,211 @@
+"""Auto-scaling of one led topic: collects what the evaluator needs, evaluates, and performs its decision.
+
+    load report, consumer joins or leaves, layout, tick ──▶ wake ──▶ decide ──▶ split or merge ──▶ decide again
+                                                                        └──▶ timer, if a rule ends by time
+
+There is one evaluation at a time, and no task or timer while nothing is due. Decisions are performed as ordinary calls
+of the leader, so a crash at any point is that of a manual split or merge. The record of the topic keeps the cooldown
+stamps; past decisions and failures are stored with each action, so a new leader goes on with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import Protocol
+
+from anabranch.controller.autoscale.scaling_records import ScalingRecords
+from anabranch.controller.group.topic_groups import TopicGroups
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.model.autoscale.decision import Action, Decision
+from anabranch.model.autoscale.evaluator import decide
+from anabranch.model.autoscale.history import History
+from anabranch.model.autoscale.load import SegmentLoad
+from anabranch.model.autoscale.policy import AutoScalePolicy
+from anabranch.model.errors import Error
+from anabranch.model.names import TopicName
+from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+ROUNDS_MAX = 64
+"""Actions in one evaluation. The next tick goes on; a policy without cooldowns cannot keep the leader busy for ever."""
+
+
+TIMER_MS_MIN = 50
+
+
+class ScaledTopic(Protocol):
+    """The leader, as its scaler needs it. `topic/topic_controller.py` implements it."""
+
+    topic: TopicName
+
+    @property
+    def record(self) -> TopicRecord | None: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+    groups: TopicGroups
+
+    async def perform(self, action: Action, reason: str) -> None:
+        """Splits or merges; returns when it is done. Raises as the calls of an administrator do."""
+
+    def spawn(self, work: Awaitable[object], name: str) -> None: ...
+
+
+class TopicScaler:
+    def __init__(
+        self,
+        leader: ScaledTopic,
+        records: ScalingRecords,
+        policy: Callable[[TopicRecord], Awaitable[AutoScalePolicy | None]],
+        unowned: Callable[[TopicRecord], Collection[int]],
+        clock: Clock,
+    ) -> None:
+        """`policy`: the effective one, None if it is invalid. `unowned`: active segments that no broker owns now."""
+        self._leader, self._records, self._policy, self._unowned = leader, records, policy, unowned
+        self._clock = clock
+        self._loads: dict[int, SegmentLoad] | None = None  # None: not read yet
+        self._history: History | None = None
+        self._early: dict[int, SegmentLoad] = {}  # reported before the stored ones were read
+        self._is_running = self._is_wanted = False
+        self._timer: Timer | None = None
+        self._seen: object = None
+        self.policy: AutoScalePolicy | None = None
+        self.decision: Decision | None = None
+        self.decided_at_ms = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._is_running
+
+    @property
+    def due_at_ms(self) -> int | None:
+        """When the topic is to be evaluated again although nothing happens; None: never."""
+        return None if self.decision is None or self.decision.action is not None else self.decision.due_at_ms
+
+    @property
+    def loads(self) -> dict[int, SegmentLoad]:
+        return self._loads or {}
+
+    @property
+    def history(self) -> History:
+        return self._history or History()
+
+    # events -----------------------------------------------------------------------------------------------------------
+    def look(self) -> None:
+        """Called after every event of the leader: evaluates if the layout or the number of consumers has changed."""
+        record = self._leader.record
+        if record is None:
+            return
+        seen = record.epoch, record.operation is None, self._leader.groups.counts
+        if seen != self._seen:
+            self._seen = seen
+            if record.operation is None:
+                self.wake()
+
+    def wake(self) -> None:
+        """Something may have changed: evaluates soon."""
+        self._is_wanted = True
+        if not self._is_running and not self._leader.is_over:
+            self._is_running = True
+            self._leader.spawn(self._run(), "auto-scale")
+
+    def reload(self) -> None:
+        """Reads the stored reports again, because a report may not have arrived, and evaluates."""
+        self._loads, self._early = None, {}
+        self.wake()
+
+    def on_load(self, segment_id: int, load: SegmentLoad) -> None:
+        (self._early if self._loads is None else self._loads)[segment_id] = load
+        self.wake()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # evaluation -------------------------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        try:
+            for _ in range(ROUNDS_MAX):
+                self._is_wanted = False
+                has_acted = await self._evaluate()
+                if not has_acted and not self._is_wanted:
+                    break
+        except Error as error:
+            log.info(
+                "auto-scaling could not be evaluated, retrying at the next tick",
+                extra={"topic": str(self._leader.topic), "reason": error.reason},
+            )
+        finally:
+            self._is_running = False
+            self._set_timer()
+
+    async def _evaluate(self) -> bool:
+        """True if something was split or merged, or could not be."""
+        record = self._leader.record
+        if record is None or record.is_deleting:
+            return False
+        policy = self.policy = await self._policy(record)
+        if policy is None:
+            self.decision = None
+            return False
+        if self._loads is None or self._history is None:
+            self._history = await self._records.history(self._leader.topic)
+            self._loads = await self._records.loads(self._leader.topic) | self._early
+        await self._forget_sealed(record)
+        decision = self._decide(record, policy)
+        if decision.action is None:
+            return False
+        await self._perform(decision, decision.action)
+        return True
+
+    def _decide(self, record: TopicRecord, policy: AutoScalePolicy) -> Decision:
+        now_ms, running = self._clock.now_ms(), record.operation
+        history = self.history.without_sealed({one.segment_id for one in record.layout.active}).at(
+            last_split_at_ms=record.last_split_at_ms,
+            last_merge_at_ms=record.last_merge_at_ms,
+            operation=None if running is None else f"{running.plan.kind.lower()} {running.operation_id}",
+        )
+        demands = self._leader.groups.demands()
+        decision = decide(record.layout, self.loads, demands, policy, history, now_ms, unowned=self._unowned(record))
+        self.decision, self.decided_at_ms = decision, now_ms
+        self._history = history.with_decision(decision, now_ms, record.epoch)
+        return decision
+
+    async def _forget_sealed(self, record: TopicRecord) -> None:
+        """Reports of segments that are not active any more are removed."""
+        active = {one.segment_id for one in record.layout.active}
+        planned = {one.segment_id for one in record.planned_children}
+        gone = [number for number in self.loads if number not in active and number not in planned]
+        if gone:
+            await self._records.forget_loads(self._leader.topic, gone)
+            for number in gone:
+                self.loads.pop(number, None)
+
+    async def _perform(self, decision: Decision, action: Action) -> None:
+        fields = {
+            "topic": str(self._leader.topic),
+            "action": action.kind.value,
+            "segments": list(action.segment_ids),
+            "reason": decision.reason.value,
+            "detail": decision.detail,
+        }
+        log.info("auto-scaling", extra=fields)
+        failure: str | None = None
+        try:
+            await self._leader.perform(action, f"auto: {decision.reason.value}")
+        except Error as error:
+            failure = error.reason
+            log.warning("auto-scaling failed, paused for these segments", extra={**fields, "error": failure})
+        self._history = self.history.with_outcome(action, self._clock.now_ms(), failure)
+        await self._records.save_history(self._leader.topic, self._history)
+
+    def _set_timer(self) -> None:
+        self.close()
+        due_ms = self.due_at_ms
+        if due_ms is not None and not self._leader.is_over:
+            seconds = max(due_ms - self._clock.now_ms(), TIMER_MS_MIN) / 1000
+            self._timer = self._clock.call_later(seconds, self.wake)

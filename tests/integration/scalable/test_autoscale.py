@@ -1,0 +1,172 @@
+"""Automatic splits and merges on a real node: load reports of its segments, consumers of the SDK, stored decisions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anabranch
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.model.autoscale.decision import Reason, Suppression
+from anabranch.model.metadata_keys import loaded_segment_at, segment_loads_key
+from anabranch.node.node import Node
+from anabranch.node.settings.scalable_topics import ScalableTopicSettings
+from anabranch.runtime.clock import SystemClock
+from tests.support.processes.in_process_cluster import until
+from tests.support.processes.scalable_nodes import admin_of, name, plain_settings, service_of
+
+TOPIC = name("orders")
+QUICK: dict[str, Any] = {
+    "split_rate_window_seconds": 5,
+    "split_msg_rate_in_threshold": 100.0,
+    "merge_msg_rate_in_threshold": 50.0,
+    "merge_window_seconds": 1,
+    "split_cooldown_seconds": 0,
+    "merge_cooldown_seconds": 0,
+    "load_report_interval_seconds": 1.0,
+}
+
+
+CLOCK = SystemClock()
+
+
+async def eventually(done: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while not await done():
+            await CLOCK.sleep(0.05)
+
+
+class ScaledNode:
+    def __init__(self, node: Node, client: anabranch.Client) -> None:
+        self.node, self.client = node, client
+
+    async def record(self) -> TopicRecord:
+        return await service_of(self.node).record(TOPIC)
+
+    async def active(self) -> int:
+        return len((await self.record()).layout.active)
+
+    async def wait(self, done: Callable[[int], bool]) -> None:
+        """Until the number of active segments is as wanted."""
+        await eventually(lambda: self._is(done))
+
+    async def _is(self, done: Callable[[int], bool]) -> bool:
+        return done(await self.active())
+
+    async def reported(self) -> set[int]:
+        """Segments with a stored load report."""
+        found = set()
+        async for key, _ in service_of(self.node).records._store.scan(segment_loads_key(TOPIC)):
+            number = loaded_segment_at(key, TOPIC)
+            if number is not None:
+                found.add(number)
+        return found
+
+
+@asynccontextmanager
+async def scaled_node(folder: Path, segments: int = 1, **scalable: Any) -> AsyncIterator[ScaledNode]:
+    settings = plain_settings(
+        folder, scalable_topics=replace(ScalableTopicSettings(), **{"auto_scale_enabled": True, **scalable})
+    )
+    async with Node(settings) as node, anabranch.connect(node.service_url) as client:
+        await admin_of(node).create(str(TOPIC), segments, {})
+        yield ScaledNode(node, client)
+
+
+async def test_hot_segment_is_split_and_its_cold_children_are_merged(tmp_path: Path) -> None:
+    async with scaled_node(tmp_path, **QUICK) as scaled:
+        async with scaled.client.producer(str(TOPIC)) as producer:
+            for number in range(600):
+                await producer.send(b"x", key=f"k{number % 50}")
+                if number % 100 == 99 and await scaled.active() > 1:
+                    break
+        await scaled.wait(lambda active: active > 1)
+        record = await scaled.record()
+        assert record.last_operation is not None
+        assert record.last_operation.reason == "auto: msg-rate-in"
+        await scaled.wait(lambda active: active == 1)
+        record = await scaled.record()
+        assert record.last_operation is not None
+        assert record.last_operation.reason == "auto: cold"
+        active = {one.segment_id for one in record.layout.active}
+
+        async def only_active() -> bool:
+            return await scaled.reported() <= active
+
+        await eventually(only_active)
+
+
+async def test_stream_consumers_get_a_segment_each(tmp_path: Path) -> None:
+    async with scaled_node(tmp_path, split_cooldown_seconds=0) as scaled, AsyncExitStack() as stack:
+        for _ in range(3):
+            await stack.enter_async_context(scaled.client.stream_consumer(str(TOPIC), subscription="s"))
+        await scaled.wait(lambda active: active == 3)
+
+        async def is_stored() -> bool:
+            history = await service_of(scaled.node).records.scaling.history(TOPIC)
+            acted = [one.decision.reason for one in history.decisions if one.decision.action is not None]
+            return acted == [Reason.CONSUMER_COUNT, Reason.CONSUMER_COUNT]
+
+        await eventually(is_stored)
+
+
+async def test_cooldown_suppresses_the_second_split_and_is_explained(tmp_path: Path) -> None:
+    async with scaled_node(tmp_path, split_cooldown_seconds=600) as scaled, AsyncExitStack() as stack:
+        for _ in range(3):
+            await stack.enter_async_context(scaled.client.stream_consumer(str(TOPIC), subscription="s"))
+        await scaled.wait(lambda active: active == 2)
+        leader = service_of(scaled.node).controllers.leading(TOPIC)
+        assert leader is not None
+        assert leader.scaler is not None
+        scaler = leader.scaler
+        await until(lambda: scaler.decision is not None and scaler.decision.action is None)
+        assert scaler.decision is not None
+        assert Suppression.COOLDOWN in scaler.decision.suppressed_by
+        assert scaler.due_at_ms is not None
+        assert await scaled.active() == 2
+
+
+async def test_queue_consumers_do_not_split(tmp_path: Path) -> None:
+    async with scaled_node(tmp_path, split_cooldown_seconds=0) as scaled, AsyncExitStack() as stack:
+        for _ in range(3):
+            await stack.enter_async_context(scaled.client.queue_consumer(str(TOPIC), subscription="q"))
+        await stack.enter_async_context(scaled.client.stream_consumer(str(TOPIC), subscription="s"))
+        leader = service_of(scaled.node).controllers.leading(TOPIC)
+        assert leader is not None
+        assert leader.scaler is not None
+        scaler = leader.scaler
+        await until(lambda: scaler.decision is not None)
+        assert scaler.decision is not None
+        assert scaler.decision.action is None
+        assert await scaled.active() == 1
+
+
+async def test_disabled_policy_of_the_broker_changes_nothing(tmp_path: Path) -> None:
+    async with (
+        scaled_node(tmp_path, auto_scale_enabled=False, split_cooldown_seconds=0) as scaled,
+        scaled.client.stream_consumer(str(TOPIC), subscription="s"),
+        scaled.client.stream_consumer(str(TOPIC), subscription="s"),
+    ):
+        leader = service_of(scaled.node).controllers.leading(TOPIC)
+        assert leader is not None
+        assert leader.scaler is not None
+        scaler = leader.scaler
+        await until(lambda: scaler.decision is not None)
+        assert scaler.decision is not None
+        assert scaler.decision.reason is Reason.DISABLED
+        assert await scaled.active() == 1
+
+
+async def test_deleted_topic_leaves_no_load_reports(tmp_path: Path) -> None:
+    async with scaled_node(tmp_path, segments=2, **QUICK) as scaled:
+
+        async def is_reported() -> bool:
+            return bool(await scaled.reported())
+
+        await eventually(is_reported)
+        await admin_of(scaled.node).delete(str(TOPIC), force=True)
+        assert await scaled.reported() == set()
