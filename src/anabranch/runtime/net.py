@@ -219,8 +219,9 @@ class SocketStream:
         if reason == "closed":
             self._say_goodbye()
         self._sock.close()
-        if self._handler is not None:
-            self._handler.closed(reason)
+        handler, self._handler = self._handler, None  # it refers to this stream
+        if handler is not None:
+            handler.closed(reason)
 
     def _say_goodbye(self) -> None:
         """Called before a clean close; plain TCP sends nothing."""

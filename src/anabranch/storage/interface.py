@@ -201,5 +201,8 @@ class LedgerStore(Protocol):
     async def first_entry_at(self, ledger_id: int, publish_ms: int, end: int) -> int:
         """First entry whose publish time is >= publish_ms, or `end`."""
 
+    def evict(self, ledger_id: int) -> None:
+        """The topic of a sealed ledger is closed: its entries need not stay in memory. It can still be read."""
+
     async def delete(self, ledger_id: int) -> None:
         """Delete the ledger and its files. An unknown ledger is no error."""

@@ -189,6 +189,9 @@ class EmbeddedLedgerStore:
         self._reader.forget(ledger_id)
         await self._pipeline.delete_files(ledger_id)
 
+    def evict(self, ledger_id: int) -> None:
+        self._pipeline.evict(ledger_id)
+
     async def flush(self) -> None:
         """Write everything that is durable now to the ledger files.
 

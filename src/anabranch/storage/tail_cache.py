@@ -3,6 +3,9 @@
 Entries that are not in their ledger file yet are never evicted; they are few, because write-behind follows soon. When
 their turn comes, they are set aside, so that they do not hold back the eviction of newer entries. Once written, they
 are evicted next. Entries of one ledger are therefore always evicted in order.
+
+A ledger that is deleted, or whose topic is closed, is dropped with all its entries. Its chunks stay in the queue until
+their turn comes or until they are most of the queue. They are numbers only, so they keep no ledger in memory.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from anabranch.storage.log.open_ledger import OpenLedger
 
 ENTRY_OVERHEAD_BYTES = 250
 """Memory of one cached entry besides its payload."""
+DROPPED_MAX = 1_000
+"""Chunks of dropped ledgers in the queue before it is rebuilt without them."""
 
 
 class _Chunk(NamedTuple):
-    ledger: OpenLedger
+    ledger_id: int
     last: int
     cost: int
 
@@ -27,22 +32,31 @@ class TailCache:
     def __init__(self, bytes_max: int, on_evicted: Callable[[OpenLedger], None]) -> None:
         self._bytes_max = bytes_max
         self._on_evicted = on_evicted
+        self._ledgers: dict[int, OpenLedger] = {}  # with entries in the cache
         self._chunks: deque[_Chunk] = deque()
         self._aside: dict[int, deque[_Chunk]] = {}  # ledger -> chunks whose turn came before they were written
         self._ready: deque[_Chunk] = deque()  # written since they were set aside; older than anything in `_chunks`
+        self._dropped = 0  # chunks of dropped ledgers in `_chunks` and `_ready`
         self.bytes = 0
+
+    def __len__(self) -> int:
+        """Chunks in the queues."""
+        return len(self._chunks) + len(self._ready)
 
     def add(self, ledger: OpenLedger, last: int, entries: int, size: int) -> None:
         cost = size + entries * ENTRY_OVERHEAD_BYTES
-        self._chunks.append(_Chunk(ledger, last, cost))
+        self._ledgers[ledger.ledger_id] = ledger
+        ledger.cached_chunks += 1
+        ledger.cached_bytes += cost
+        self._chunks.append(_Chunk(ledger.ledger_id, last, cost))
         self.bytes += cost
 
     def written(self, ledger: OpenLedger) -> None:
-        """More of this ledger is in its file now, or it is deleted: chunks set aside for it may be evicted next."""
+        """More of this ledger is in its file now: chunks set aside for it may be evicted next."""
         aside = self._aside.get(ledger.ledger_id)
         if aside is None:
             return
-        while aside and _may_go(aside[0]):
+        while aside and aside[0].last <= ledger.written_entry_id:
             self._ready.append(aside.popleft())
         if not aside:
             del self._aside[ledger.ledger_id]
@@ -50,15 +64,35 @@ class TailCache:
     def trim(self) -> None:
         while self.bytes > self._bytes_max and (self._ready or self._chunks):
             chunk = self._ready.popleft() if self._ready else self._chunks.popleft()
-            ledger, last, cost = chunk
-            if not _may_go(chunk):
-                self._aside.setdefault(ledger.ledger_id, deque()).append(chunk)
-                continue
-            self.bytes -= cost
-            if not ledger.is_deleted:
-                ledger.evict(last)
-                self._on_evicted(ledger)
+            ledger = self._ledgers.get(chunk.ledger_id)
+            if ledger is None:
+                self._dropped -= 1
+            elif chunk.last > ledger.written_entry_id:
+                self._aside.setdefault(chunk.ledger_id, deque()).append(chunk)
+            else:
+                self._evict(ledger, chunk)
 
+    def _evict(self, ledger: OpenLedger, chunk: _Chunk) -> None:
+        self.bytes -= chunk.cost
+        ledger.cached_chunks -= 1
+        ledger.cached_bytes -= chunk.cost
+        if not ledger.cached_chunks:
+            del self._ledgers[chunk.ledger_id]
+        ledger.evict(chunk.last)
+        self._on_evicted(ledger)
 
-def _may_go(chunk: _Chunk) -> bool:
-    return chunk.last <= chunk.ledger.written_entry_id or chunk.ledger.is_deleted
+    def drop(self, ledger: OpenLedger) -> None:
+        """Evict all entries of a ledger that is deleted, or that is complete in its file and not written any more."""
+        if self._ledgers.pop(ledger.ledger_id, None) is None:
+            return
+        self.bytes -= ledger.cached_bytes
+        self._dropped += ledger.cached_chunks - len(self._aside.pop(ledger.ledger_id, ()))
+        ledger.cached_chunks = ledger.cached_bytes = 0
+        ledger.evict(ledger.durable_entry_id)
+        if self._dropped > DROPPED_MAX and self._dropped * 2 > len(self):
+            self._chunks = self._without_dropped(self._chunks)
+            self._ready = self._without_dropped(self._ready)
+            self._dropped = 0
+
+    def _without_dropped(self, chunks: deque[_Chunk]) -> deque[_Chunk]:
+        return deque(chunk for chunk in chunks if chunk.ledger_id in self._ledgers)

@@ -165,9 +165,7 @@ class WritePipeline:
         if ledger is not None:
             await ledger.seal()
             self._ledgers.pop(ledger_id, None)
-            ledger.is_deleted = True
-            ledger.cache.clear()
-            self.cache.written(ledger)
+            self.cache.drop(ledger)
         self.checkpointer.forget(ledger_id)
 
     async def delete_files(self, ledger_id: int) -> None:
@@ -193,8 +191,17 @@ class WritePipeline:
         if not self._is_fenced and not self._fence.is_held():
             self.on_failed(Fenced("another process has taken over this broker's log"))
 
+    def evict(self, ledger_id: int) -> None:
+        """The topic of a sealed ledger is closed: its entries leave memory as soon as they are in its file."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is not None:
+            ledger.is_cached = False
+            self._release(ledger)
+
     def _release(self, ledger: OpenLedger) -> None:
         """Drop a sealed ledger that is complete in its file and has no entry in the cache."""
+        if ledger.is_closed and not ledger.is_cached:
+            self.cache.drop(ledger)
         if ledger.is_spent and not self.write_behind.holds(ledger.ledger_id):
             self._ledgers.pop(ledger.ledger_id, None)
 

@@ -190,5 +190,8 @@ class MemoryLedgerStore:
                 return entry_id
         return end
 
+    def evict(self, ledger_id: int) -> None:
+        """Entries are in memory only."""
+
     async def delete(self, ledger_id: int) -> None:
         self._durable.pop(ledger_id, None)

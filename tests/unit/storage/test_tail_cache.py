@@ -7,7 +7,7 @@ from anabranch.storage.ledger.sparse_index import SparseIndex
 from anabranch.storage.log.append_gate import AppendGate
 from anabranch.storage.log.group_commit import Batch
 from anabranch.storage.log.open_ledger import OpenLedger
-from anabranch.storage.tail_cache import ENTRY_OVERHEAD_BYTES, TailCache
+from anabranch.storage.tail_cache import DROPPED_MAX, ENTRY_OVERHEAD_BYTES, TailCache
 
 COST = 1_000
 
@@ -95,13 +95,48 @@ def test_entries_of_one_ledger_are_evicted_in_order() -> None:
     assert cache.bytes <= 3 * COST
 
 
-def test_deleted_ledger_frees_its_bytes() -> None:
+def test_dropped_ledger_frees_its_bytes_and_entries_at_once() -> None:
+    cache = TailCache(10 * COST, lambda evicted: None)
+    doomed, other = ledger(1), ledger(2)
+    for each in (doomed, other, doomed):
+        land(cache, each)
+    cache.drop(doomed)
+    assert (cache.bytes, doomed.cache, doomed.cache_first) == (COST, {}, 2)
+    assert list(other.cache) == [0]
+    cache.drop(doomed)  # again: nothing
+    assert cache.bytes == COST
+
+
+def test_ledger_with_entries_set_aside_can_be_dropped() -> None:
     cache = TailCache(0, lambda evicted: None)
     doomed = ledger(1)
-    land(cache, doomed)
+    for _ in range(3):
+        land(cache, doomed)
     cache.trim()
-    assert cache.bytes == COST
-    doomed.is_deleted = True
-    cache.written(doomed)
+    write(cache, doomed, 0)  # the first is ready, two are aside
+    cache.drop(doomed)
     cache.trim()
-    assert cache.bytes == 0
+    assert (cache.bytes, doomed.cache) == (0, {})
+
+
+def test_chunks_of_dropped_ledgers_do_not_delay_eviction_of_others() -> None:
+    cache = TailCache(COST, lambda evicted: None)
+    doomed, other = ledger(1), ledger(2)
+    for each in (doomed, other, other):
+        land(cache, each)
+        write(cache, each, each.durable_entry_id)
+    cache.drop(doomed)
+    cache.trim()
+    assert (cache.bytes, list(other.cache)) == (COST, [1])
+
+
+def test_queue_stays_short_while_ledgers_come_and_go() -> None:
+    cache = TailCache(1_000_000 * COST, lambda evicted: None)
+    kept = ledger(0)
+    land(cache, kept)
+    for number in range(1, 10 * DROPPED_MAX):
+        one = ledger(number)
+        land(cache, one)
+        cache.drop(one)
+        assert len(cache) <= DROPPED_MAX + 2
+    assert (cache.bytes, list(kept.cache)) == (COST, [0])

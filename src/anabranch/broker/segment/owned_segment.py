@@ -40,6 +40,7 @@ from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import replies
 from anabranch.protocol.server_errors import ServerError, refusal_code
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.garbage import weak_call
 from anabranch.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -152,7 +153,7 @@ class OwnedSegment:
             raise
         self._unproven.clear()
         for subscription in self.topic.subscriptions.values():
-            subscription.on_moved = self._moved
+            subscription.on_moved = weak_call(self._moved)
         self._look_again(self.topic.subscriptions)
 
     def _notify_sealed(self, producer: Producer) -> None:
@@ -296,7 +297,7 @@ class OwnedSegment:
     async def _seek(self, subscription: Subscription, operation: str, position: Position) -> None:
         name = subscription.name
         self._moving[name] = operation
-        subscription.on_moved = self._moved
+        subscription.on_moved = weak_call(self._moved)
         try:
             await subscription.seek(position)
         finally:
@@ -308,7 +309,7 @@ class OwnedSegment:
 
     def subscription_made(self, subscription: Subscription) -> None:
         if self.topic.log.is_terminated:
-            subscription.on_moved = self._moved
+            subscription.on_moved = weak_call(self._moved)
 
     def _moved(self, subscription: Subscription) -> None:
         """The cursor has moved: a change of its drained state is stored with it, and reported once durable."""

@@ -27,11 +27,15 @@ class SegmentRates:
         """Runs for ever."""
         while True:
             await self._clock.sleep(LOOK_SECONDS)
-            budget = YieldBudget(self._clock)
-            for topic in tuple(self._sampler.active()):
-                if (segment := segment_of(topic)) is not None:
-                    self._look(segment)
-                    await budget.spend()
+            await self._look_at_all()
+
+    async def _look_at_all(self) -> None:
+        """Not in `run`, whose variables would keep the last topic in memory while it sleeps."""
+        budget = YieldBudget(self._clock)
+        for topic in tuple(self._sampler.active()):
+            if (segment := segment_of(topic)) is not None:
+                self._look(segment)
+                await budget.spend()
 
     def _look(self, segment: OwnedSegment) -> tuple[Rates, Rates]:
         book = self._sampler.sample(segment.topic)

@@ -29,6 +29,7 @@ from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol import replies
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.garbage import weak_call
 from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor.cursor import Cursor
@@ -74,7 +75,7 @@ class Subscription:
         self._pumping = False
         self._fenced = False
         self._delayed = DelayedEntries(settings.delayed_max)
-        self._delay_timer = DelayTimer(clock, self._delay_over)
+        self._delay_timer = DelayTimer(clock, weak_call(self._delay_over))
         self._delays = True
         self._reader = SubscriptionReader(topic, tasks, settings.read_bytes)
         self._unacked_max = settings.unacked_per_subscription_max
@@ -105,7 +106,7 @@ class Subscription:
                 return
             self._rate_limiter.close()
         self._reader.limit(None, None)
-        self._rate_limiter = DispatchRateLimiter(limiters, self._clock, self.pump) if limiters else None
+        self._rate_limiter = DispatchRateLimiter(limiters, self._clock, weak_call(self.pump)) if limiters else None
 
     @property
     def throttled_times(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from weakref import proxy
 
 from anabranch.broker.catalog.policies import QuotaPolicy
 from anabranch.broker.errors import QuotaExceeded, QuotaHold
@@ -69,7 +70,7 @@ class LastUse:
 
 class Housekeeping:
     def __init__(self, topic: Topic, topic_log: TopicLog, clock: Clock) -> None:
-        self._topic = topic
+        self._topic: Topic = proxy(topic)  # the topic owns this object
         self._log = topic_log
         self._clock = clock
         self._last_use = LastUse()

@@ -6,7 +6,6 @@ It has the interface of `Topic` as far as commands need it, without log, cursor 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.client_connection import ClientConnection
@@ -31,6 +30,7 @@ from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol import replies
 from anabranch.protocol.server_errors import server_error
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.garbage import weak_call
 from anabranch.storage.topic.topic_log import StoredEntry
 
 
@@ -161,7 +161,7 @@ class NonPersistentTopic:
         """`mark_active` is called for any activity."""
         self.name = name
         self.rests_until = 0.0  # no sweep needed before (`clock.monotonic`), unless there is activity
-        self._mark_active = partial(mark_active, self)
+        self._on_active = mark_active
         self.subscriptions: dict[str, MemorySubscription] = {}
         self.producers: dict[str, Producer] = {}
         self.used_at = clock.monotonic()
@@ -173,13 +173,17 @@ class NonPersistentTopic:
         self._next = 0
         self._fenced = False
         self._publish_limiter: PublishRateLimiter | None = None
-        self.rates = TopicRates(clock, self._release, self._set_publish_limiter)
+        self.rates = TopicRates(clock, weak_call(self._release), weak_call(self._set_publish_limiter))
         self.policies = Policies.of({}, settings)
 
     async def apply(self, policies: Policies) -> None:
         """Apply limits, subscription types and rates; other policies concern storage."""
         self.policies = policies
         self.rates.apply(policies)
+
+    def _mark_active(self) -> None:
+        if not self._fenced:  # a closed topic must not return to the set of active ones
+            self._on_active(self)
 
     def _set_publish_limiter(self, limiter: PublishRateLimiter | None) -> None:
         self._publish_limiter = limiter
@@ -199,6 +203,10 @@ class NonPersistentTopic:
     @property
     def is_unused(self) -> bool:
         return not self.producers
+
+    @property
+    def is_closed(self) -> bool:
+        return self._fenced
 
     def _check_open(self) -> None:
         if self._fenced:
@@ -297,7 +305,7 @@ class NonPersistentTopic:
         if subscription is None or (not subscription.consumers and subscription.type is not request.spec.type):
             if subscription is None:
                 check_subscription(self.policies, None, len(self.subscriptions), self.name)
-            subscription = MemorySubscription(request.name, request.spec, self.partition, self._mark_active)
+            subscription = MemorySubscription(request.name, request.spec, self.partition, weak_call(self._mark_active))
         attached = sum(len(one.consumers) for one in self.subscriptions.values())
         check_consumer(self.policies, attached, len(subscription.consumers), self.name)
         consumer = Consumer(peer, request.spec, 0, self._clock.now_ms())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from anabranch.broker.catalog.policies import Policies
@@ -45,6 +44,7 @@ from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.server_errors import refusal_code
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.garbage import weak_call, weak_method
 from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor.cursor import Cursor
@@ -53,7 +53,21 @@ from anabranch.storage.topic.topic_log import TopicLog
 log = get_logger(__name__)
 
 
+class _ReadableLog:
+    """What subscriptions read, without a reference to the topic, which refers to them."""
+
+    __slots__ = ("log",)
+
+    def __init__(self, topic_log: TopicLog) -> None:
+        self.log = topic_log
+
+    def stable_position(self) -> Position:
+        return self.log.last_position
+
+
 class Topic:
+    """Its parts refer to it weakly: a reference cycle would keep an unloaded topic in memory (`runtime.garbage`)."""
+
     def __init__(
         self,
         name: TopicName,
@@ -70,7 +84,7 @@ class Topic:
         that is not a regular one."""
         self.name = name
         self.rests_until = 0.0  # no sweep needed before (`clock.monotonic`), unless there is activity
-        self._mark_active = partial(mark_active, self)
+        self._on_active = mark_active
         self.log = topic_log
         self.used_at = clock.monotonic()
         self._settings = settings
@@ -78,22 +92,25 @@ class Topic:
         self._on_dirty = on_dirty
         self._check_writable = check_writable
         self._tasks = TaskOwner(str(name))
-        self.topic_producers = TopicProducers(str(name), topic_log, self._tasks, self.last_of)
-        self.producers = self.topic_producers.producers
-        self.topic_subscriptions = TopicSubscriptions(topic_log, self._subscription, self._tasks, self.check_open)
+        self._readable = _ReadableLog(topic_log)
+        self.topic_subscriptions = TopicSubscriptions(
+            topic_log, weak_method(self._subscription), self._tasks, weak_method(self.check_open)
+        )
         self.subscriptions = self.topic_subscriptions.by_name
         self.publisher = Publisher(
             topic_log,
             None,
             snapshot_entries=settings.dedup_snapshot_entries,
-            on_persisted=self._persisted,
-            on_failed=self._failed,
+            on_persisted=weak_call(self._persisted),
+            on_failed=weak_call(self._failed),
             now=clock.monotonic,
         )
         self.policies = Policies.of({}, settings)
         self._checks_each = False  # each publish is checked: a longest delay or a rate is set
-        self.rates = TopicRates(clock, self.publisher.release, self._set_publish_limiter)
+        self.rates = TopicRates(clock, weak_call(self.publisher.release), weak_call(self._set_publish_limiter))
         self.deduplication = Deduplication(topic_log, self.publisher, settings.read_bytes, clock.monotonic())
+        self.topic_producers = TopicProducers(str(name), topic_log, self._tasks, self.deduplication.last_of)
+        self.producers = self.topic_producers.producers
         self.housekeeping = Housekeeping(self, topic_log, clock)
         self.compactor = Compactor(str(name), topic_log, clock)
         self.positions = PositionResolver(topic_log, clock)
@@ -129,6 +146,10 @@ class Topic:
         if policies.compaction_threshold_bytes:
             await self.compactor.hold()
         await self.housekeeping.check_quota()
+
+    def _mark_active(self) -> None:
+        if not self._fenced:  # a closed topic must not return to the set of active ones
+            self._on_active(self)
 
     def _set_publish_limiter(self, limiter: PublishRateLimiter | None) -> None:
         self.publisher.rate_limiter = limiter
@@ -175,7 +196,12 @@ class Topic:
 
     def stable_position(self) -> Position:
         """Last entry that may be delivered. (Transactions will limit it.)"""
-        return self.log.last_position
+        return self._readable.stable_position()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is being closed or deleted, or was."""
+        return self._fenced
 
     def check_open(self) -> None:
         """Raises TopicFenced while the topic is being closed or deleted."""
@@ -257,12 +283,12 @@ class Topic:
         made = Subscription(
             name,
             cursor,
-            self,
+            self._readable,
             partition=self.partition,
             settings=self._settings,
             clock=self._clock,
             tasks=self._tasks,
-            mark_active=self._mark_active,
+            mark_active=weak_call(self._mark_active),
         )
         made.apply(self.policies, self.rates.dispatch)
         self.hooks.subscription_made(made)
@@ -426,10 +452,13 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.fence(notifications)
         self.rates.stop()
-        await self._tasks.close()
-        self.housekeeping.save()
-        self.publisher.snapshot()
-        await self.log.close()
+        try:
+            await self._tasks.close()
+            self.housekeeping.save()
+            self.publisher.snapshot()
+            await self.log.close()
+        finally:
+            self._drop_hooks()
 
     def check_unused(self) -> None:
         """Raises NotAllowed when a deletion without force is refused."""
@@ -448,7 +477,14 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.fence()
         self.rates.stop()
-        await self._tasks.close()
-        if when_fenced is not None:
-            await when_fenced()
-        await self.log.delete(self.hooks.tombstone())
+        try:
+            await self._tasks.close()
+            if when_fenced is not None:
+                await when_fenced()
+            await self.log.delete(self.hooks.tombstone())
+        finally:
+            self._drop_hooks()
+
+    def _drop_hooks(self) -> None:
+        """At the end: hooks refer to the topic, and callers that hold them still need it."""
+        self.hooks = NoTopicHooks()

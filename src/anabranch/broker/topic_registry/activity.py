@@ -26,6 +26,12 @@ class ActivityTracker(Generic[T]):
         self._views.append(seen)
         return View(self._share, seen)
 
+    def forget(self, one: T) -> None:
+        """It is gone: no view returns it any more."""
+        self._marked.discard(one)
+        for seen in self._views:
+            seen.discard(one)
+
     def _share(self) -> None:
         if self._marked:
             for seen in self._views:

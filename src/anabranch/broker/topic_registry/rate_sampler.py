@@ -63,18 +63,26 @@ class Sampler:
         """Sample the active topics periodically; never returns."""
         while True:
             await self._clock.sleep(SAMPLE_SECONDS)
-            budget = YieldBudget(self._clock)
-            for topic in tuple(self.active()):
-                # A topic that is marked right now becomes active again with the next call of `active`.
-                if topics.get(topic.name) is not topic or self.sample(topic).is_quiet:
-                    self._active.discard(topic)
-                await budget.spend()
-            self._forget(topics)
+            await self._sample_active(topics)
+
+    async def _sample_active(self, topics: Mapping[TopicName, Topic | NonPersistentTopic]) -> None:
+        budget = YieldBudget(self._clock)
+        for topic in tuple(self.active()):
+            # A topic that is marked right now becomes active again with the next call of `active`.
+            if topics.get(topic.name) is not topic or self.sample(topic).is_quiet:
+                self._active.discard(topic)
+            await budget.spend()
+        self._forget(topics)
 
     def active(self) -> set[Topic | NonPersistentTopic]:
         """Topics with traffic during the last minute; all others have rates of 0. Some may be closed already."""
         self._active |= self._activity.take()
         return self._active
+
+    def forget(self, topic: Topic | NonPersistentTopic) -> None:
+        """The topic is unloaded or deleted."""
+        self._active.discard(topic)
+        self._samples.pop(topic.name, None)
 
     def _forget(self, topics: Mapping[TopicName, Topic | NonPersistentTopic]) -> None:
         """Drop samples of topics that are no longer loaded."""

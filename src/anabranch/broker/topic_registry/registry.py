@@ -186,15 +186,16 @@ class TopicRegistry:
                 finally:
                     self._creations.pop(name, None)
             segment = segment_of(found)
-            assert segment is not None
-            return segment
+            if segment is not None:
+                return segment
+            assert found.is_closed, f"{name} is no segment"  # closed since it was found: open it again
 
     async def delete_segment(self, segment: OwnedSegment) -> None:
         """Delete it; a tombstone remains."""
         try:
             await segment.topic.delete(force=True)
         finally:
-            self._topics.pop(segment.name, None)  # half deleted: opening it again finishes the deletion
+            self._forget(segment.topic)  # half deleted: opening it again finishes the deletion
 
     async def _open_once(self, name: TopicName) -> AnyTopic:
         """Concurrent callers share one opening."""
@@ -340,8 +341,16 @@ class TopicRegistry:
         try:
             await topic.close(notifications=notifications)
         finally:
+            self._forget(topic)
             del self._closing[topic.name]
             done.set_result(None)
+
+    def _forget(self, topic: AnyTopic) -> None:
+        """The topic is closed or deleted: nothing refers to it any more."""
+        if self._topics.get(topic.name) is topic:
+            del self._topics[topic.name]
+        self.activity.forget(topic)
+        self.sampler.forget(topic)
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
         if name not in self._topics and not await self._catalog.exists(name):
@@ -352,19 +361,22 @@ class TopicRegistry:
         except NotAllowed:
             raise
         except BaseException:
-            self._topics.pop(name, None)  # half deleted: opening it again finishes the deletion
+            self._forget(topic)  # half deleted: opening it again finishes the deletion
             raise
-        self._topics.pop(name, None)
+        self._forget(topic)
 
     async def _sweep(self) -> None:
         """Periodically unload idle topics, delete inactive ones, and run the housekeeping of the others."""
         while True:
             await self._clock.sleep(self._settings.sweep_seconds)
-            now, budget, active = self._clock.monotonic(), YieldBudget(self._clock), self._unswept.take()
-            for topic in self:
-                if topic.rests_until <= now or topic in active:
-                    await self._sweep_topic(topic, now - topic.used_at > self._settings.idle_topic_seconds)
-                    await budget.spend()
+            await self._sweep_once()
+
+    async def _sweep_once(self) -> None:
+        now, budget, active = self._clock.monotonic(), YieldBudget(self._clock), self._unswept.take()
+        for topic in self:
+            if topic.rests_until <= now or topic in active:
+                await self._sweep_topic(topic, now - topic.used_at > self._settings.idle_topic_seconds)
+                await budget.spend()
 
     def _rest(self, topic: AnyTopic) -> float:
         """When the next sweep of the topic is due, if it has no activity before."""
@@ -400,7 +412,7 @@ class TopicRegistry:
             before = None if inactive is None else partial(inactive.before_inactive_delete, topic.name)
             await topic.delete(force=True, when_fenced=before)
         finally:
-            self._topics.pop(topic.name, None)  # half deleted: opening it again finishes the deletion
+            self._forget(topic)  # half deleted: opening it again finishes the deletion
 
     def _is_unloaded(self, name: TopicName) -> bool:
         """Whether this broker serves the topic and has not loaded it."""

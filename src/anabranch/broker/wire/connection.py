@@ -387,6 +387,14 @@ class Connection:
                 one.closed()
             except Exception:
                 log.exception("cleanup of closed connection failed", extra={"peer": self.address})
+        asyncio.get_running_loop().call_soon(self._drop_command_sets)
+
+    def _drop_command_sets(self) -> None:
+        """They refer to the connection. Called when no frame is being handled any more."""
+        self._handlers.clear()
+        self._command_sets.clear()
+        self._step_listeners.clear()
+        self._run_taker = self._decoder.take_run = None
 
     # -- for producers and consumers
 

@@ -82,8 +82,9 @@ class LayoutSession:
 
     def close(self) -> None:
         self.is_over = True
-        if self.watch is not None:
-            self.watch.close()
+        watch, self.watch = self.watch, None  # it refers to this session
+        if watch is not None:
+            watch.close()
 
 
 class RegisteredConsumer:
@@ -134,8 +135,9 @@ class RegisteredConsumer:
 
     def close(self) -> None:
         self.is_over = True
-        if self.registration is not None:
-            self.registration.disconnected()
+        registration, self.registration = self.registration, None  # it refers to this consumer
+        if registration is not None:
+            registration.disconnected()
 
 
 class ScalableCommands(CommandSet):
@@ -227,8 +229,8 @@ class ScalableCommands(CommandSet):
                 session.watch = controllers.watch(session.topic, session, create=create)
         except Error as error:
             session.layout_failed(error)
-        if session.is_over and session.watch is not None:
-            session.watch.close()
+        if session.is_over:
+            session.close()
 
     def _close(self, body: Any, frame: Frame) -> None:
         self._forget(body.session_id)
@@ -314,7 +316,7 @@ class ScalableCommands(CommandSet):
         await registration.leave()
         member = self._members.pop(body.consumer_id, None)
         if member is not None:
-            member.is_over = True
+            member.is_over, member.registration = True, None
         self._connection.send(replies.success(body.request_id))
 
     def _progress(self, body: Any, frame: Frame) -> None:

@@ -193,7 +193,7 @@ class Writer:
         try:
             result = operation.work(self._table, self.sessions)
         except Error as error:
-            return error
+            return error.with_traceback(None)  # its frames refer to the operation, and so to the error itself
         if operation.after is not None:
             afters.append(operation.after)
         return result

@@ -37,7 +37,9 @@ class OpenLedger:
         "cache",
         "cache_first",
         "is_sealed",
-        "is_deleted",
+        "is_cached",
+        "cached_chunks",
+        "cached_bytes",
         "_gate",
         "_gather",
         "_publish_time_of",
@@ -71,7 +73,8 @@ class OpenLedger:
         self.cache: dict[int, StoredEntry] = {}  # cache_first … durable_entry_id, without holes
         self.cache_first = 0
         self.is_sealed = False
-        self.is_deleted = False
+        self.is_cached = True  # False: its topic is closed, and entries leave memory once they are in the file
+        self.cached_chunks = self.cached_bytes = 0  # of `TailCache`
         self._gate = gate
         self._gather = gather
         self._publish_time_of = publish_time_of

@@ -17,6 +17,7 @@ from typing import Any
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.garbage import weak_call, weak_method
 from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor.cursor import Cursor
@@ -76,8 +77,9 @@ class TopicLog:
         clock: Clock,
         settings: TopicLogSettings,
     ) -> None:
-        """Called by `open` only."""
-        owner = TopicOwnership(opened.key, opened.record, opened.version, metadata, self._lost)
+        """Called by `open` only. Its parts refer to it weakly: a cycle would keep a closed topic in memory."""
+        owner = TopicOwnership(opened.key, opened.record, opened.version, metadata, weak_call(self._lost))
+        save, check_usable = weak_method(self._save), weak_method(self._check_usable)
         self.name = opened.name
         self.chain = opened.chain
         self._owner = owner
@@ -88,10 +90,8 @@ class TopicLog:
         self._tasks = TaskOwner(f"topic {opened.name}")
         self._trim_lock = asyncio.Lock()
         self._garbage = LedgerGarbage(opened.record.garbage, ledgers, self._tasks)
-        self.compacting = CompactedViewSwap(
-            owner, ledgers, ids, self._garbage, save=self._save, check_usable=self._check_usable
-        )
-        self._reader = TopicReader(self.chain, ledgers, self._skip_damaged)
+        self.compacting = CompactedViewSwap(owner, ledgers, ids, self._garbage, save=save, check_usable=check_usable)
+        self._reader = TopicReader(self.chain, ledgers, weak_call(self._skip_damaged))
         self.held_behind: Position | None = (
             None  # retain everything after this position, in addition to what cursors need
         )
@@ -108,7 +108,7 @@ class TopicLog:
             confirmed=opened.old_state_ledgers,
             cursors=self._cursors,
             blobs=blobs,
-            replace=self._replace_state_ledger,
+            replace=weak_method(self._replace_state_ledger),
             retire=self._garbage.discard,
         )
         state = self._state = TopicState(
@@ -119,7 +119,7 @@ class TopicLog:
             blobs,
             reader=self._reader,
             check_owner=owner.check,
-            check_usable=self._check_usable,
+            check_usable=check_usable,
         )
         self.create_cursor, self.create_cursors = state.create_cursor, state.create_cursors
         self.delete_cursor = state.delete_cursor
@@ -131,8 +131,8 @@ class TopicLog:
             clock=clock,
             tasks=self._tasks,
             ledger_bytes_max=settings.ledger_bytes_max,
-            next_ledger=self._announce_ledger,
-            on_switched=self._after_switch,
+            next_ledger=weak_method(self._announce_ledger),
+            on_switched=weak_call(self._after_switch),
         )
 
     @staticmethod
@@ -384,8 +384,18 @@ class TopicLog:
                 if rows and rows[-1].entries is None and self.chain.entries:
                     await self._save()
         finally:
-            await self._state_log.close(flush=False)
-            await self._tasks.close()
+            await self._close_parts()
+            self._evict_ledgers()
+
+    async def _close_parts(self) -> None:
+        await self._state_log.close(flush=False)
+        await self._tasks.close()
+        self._cursors.clear()  # a cursor refers to the topic's state, which has the cursors
+
+    def _evict_ledgers(self) -> None:
+        view = () if self.compacted is None else (self.compacted.row.ledger,)
+        for ledger in (*(info.id for info in self.chain), *self._state_log.ledger_ids, *view):
+            self._ledgers.evict(ledger)
 
     async def delete(self, tombstone: Mapping[str, str] | None = None) -> None:
         """Delete the topic. Point of no return: the record is marked as deleted; the next `open` finishes the rest if
@@ -396,8 +406,7 @@ class TopicLog:
         self._check_usable()
         self._is_closed = True
         await self._appender.stop(StorageError(f"{self.name} is deleted"))
-        await self._state_log.close(flush=False)
-        await self._tasks.close()
+        await self._close_parts()
 
         def deleted(record: TopicRecord) -> TopicRecord:
             if tombstone is None:
