@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from anabranch import admin, blocking, schema
     from anabranch.client import (
         AccessMode,
+        AckEvery,
         Backoff,
         Basic,
         Batching,
@@ -42,6 +43,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AccessMode",
+    "AckEvery",
     "Backoff",
     "Basic",
     "Batching",

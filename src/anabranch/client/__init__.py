@@ -24,6 +24,7 @@ from __future__ import annotations
 from anabranch.client.client import Client, connect
 from anabranch.client.config import (
     AccessMode,
+    AckEvery,
     Backoff,
     Batching,
     Chunking,
@@ -44,6 +45,7 @@ from anabranch.runtime.credentials import Basic, Certificate, Credentials, Tls, 
 
 __all__ = [
     "AccessMode",
+    "AckEvery",
     "Backoff",
     "Basic",
     "Batching",

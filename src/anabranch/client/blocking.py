@@ -10,6 +10,7 @@ import concurrent.futures
 import contextvars
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -18,6 +19,7 @@ from anabranch.client import client as asynchronous
 from anabranch.client.client import Start
 from anabranch.client.config import (
     AccessMode,
+    AckEvery,
     Backoff,
     Batching,
     Chunking,
@@ -412,6 +414,7 @@ class BlockingClient(_Blocking):
         ack_group_time: Seconds = 0.01,
         schema: Schema | type | None = None,
         release_timeout: Seconds = 10.0,
+        ack_every: AckEvery | int | timedelta | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> BlockingStreamConsumer:
@@ -424,6 +427,7 @@ class BlockingClient(_Blocking):
             ack_group_time=ack_group_time,
             schema=schema,
             release_timeout=release_timeout,
+            ack_every=ack_every,
             properties=properties,
             timeout=timeout,
         )

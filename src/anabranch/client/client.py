@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -12,6 +13,7 @@ from anabranch.client.async_resource import AsyncResource
 from anabranch.client.config import (
     NO_BATCHING,
     AccessMode,
+    AckEvery,
     Backoff,
     Batching,
     Chunking,
@@ -231,6 +233,7 @@ class Client:
         ack_group_time: Seconds = 0.01,
         schema: Schema | type | None = None,
         release_timeout: Seconds = 10.0,
+        ack_every: AckEvery | int | timedelta | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncResource[StreamConsumer]:
@@ -238,11 +241,16 @@ class Client:
 
         `start` is the position of a subscription that does not exist yet. `release_timeout` is the time to acknowledge
         messages of a segment that moves to another consumer.
+
+        With `ack_every` the consumer acknowledges by itself, every so many messages, after an interval (a timedelta),
+        or both (`AckEvery`): everything that it handed out before the last call of a receive method. What that call
+        returned is not acknowledged, also not by `close`. Only one task may receive then.
         """
         topics = _topics(topic)
         options = StreamOptions(
             **self._consumer_options(subscription, start, name, prefetch, ack_group_time, properties, timeout, schema),
             release_timeout_s=seconds(release_timeout),
+            ack_every=None if ack_every is None else AckEvery.of(ack_every),
         )
 
         async def opened() -> StreamConsumer:

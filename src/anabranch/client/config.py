@@ -111,6 +111,30 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AckEvery:
+    """A stream consumer acknowledges by itself what is processed: after `messages` messages, or `interval` after the
+    first of them, whichever comes first. A message is processed when the application calls receive again."""
+
+    messages: int | None = None
+    interval: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.messages is not None or self.interval is not None, "AckEvery needs messages or interval")
+        _require(self.messages is None or self.messages >= 1, "AckEvery.messages must be at least 1")
+        _require(self.interval is None or seconds(self.interval) > 0, "AckEvery.interval must be above 0")
+
+    @classmethod
+    def of(cls, value: AckEvery | int | timedelta) -> AckEvery:
+        """A number means messages, a timedelta the interval."""
+        if isinstance(value, AckEvery):
+            return value
+        if isinstance(value, timedelta):
+            return cls(interval=value)
+        _require(type(value) is int, f"ack_every must be a number of messages, a timedelta or AckEvery, not {value!r}")
+        return cls(messages=value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """What `run` of a stream consumer does when the handler raises: the message is processed again after a delay of
     `backoff`, up to `attempts` times (None: without a limit); later messages of its key wait. `then` says what follows:

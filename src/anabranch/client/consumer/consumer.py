@@ -90,6 +90,7 @@ class Consumer:
         self._schema_resolver = None if options.schema is None else SchemaResolver(options.schema, context, self._tasks)
         self._sees_each_message = self._schema_resolver is not None  # whether `_hand_out` is called
         self._runner: HandlerRunner | None = None
+        self._on_receive: Callable[[], None] | None = None  # called first by every receive, if the kind needs it
 
     async def open(self) -> Self:
         """Returns when all segments that can be read now are attached."""
@@ -133,6 +134,8 @@ class Consumer:
 
     async def receive(self, timeout: Seconds | None = None) -> Message | None:
         """The next message, or None after `timeout`. Without `timeout` it waits without a limit."""
+        if self._on_receive is not None:
+            self._on_receive()
         found = self._queue.take()  # usually there is one, and no coroutine is needed
         if found is None:
             found = await self._queue.wait(None if timeout is None else seconds(timeout))
@@ -164,6 +167,8 @@ class Consumer:
         messages. Empty after `timeout`. Much cheaper per message than `receive`, above all when read as columns."""
         if count < 1:
             raise BadOption("receive_batch takes at least 1")
+        if self._on_receive is not None:
+            self._on_receive()
         await self._queue.wait_filled(None if timeout is None else seconds(timeout))
         parts: list[Sequence[Message]] = []
         numbers = -1

@@ -98,7 +98,7 @@ class SegmentConsumer:
         self.task: asyncio.Task[Any] | None = None  # runs the reconnect loop
         self.is_at_end = False
         self.turn = 0  # how often it was detached; messages of an earlier turn no longer count as buffered
-        self._acks_promptly = False
+        self.acks_promptly = False
         self.grant: Grant | None = None  # the last assignment; sent only to brokers with Anabranch extensions
         self._hint = spec.hint
         self._listener = listener
@@ -327,14 +327,14 @@ class SegmentConsumer:
 
     def set_prompt_acks(self, is_prompt: bool) -> None:
         """Send acks at once, or grouped again. Prompt acks let the controller assign the children sooner."""
-        self._acks_promptly = is_prompt
+        self.acks_promptly = is_prompt
         if is_prompt and self._ack_timer is not None:
             self.flush()
 
     def _acked(self) -> None:
         """There are acks to send. Acks within `ack_group_s` go in one command."""
         if self._ack_timer is None:
-            delay_s = 0.0 if self._acks_promptly else self.spec.ack_group_s
+            delay_s = 0.0 if self.acks_promptly else self.spec.ack_group_s
             self._ack_timer = self._clock.call_later(delay_s, self.flush)
 
     def flush(self) -> None:

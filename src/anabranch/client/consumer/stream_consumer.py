@@ -9,11 +9,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from anabranch.client.config import Retry, Seconds
+from anabranch.client.config import AckEvery, Retry, Seconds
 from anabranch.client.consumer.assignment_reconciler import (
     AssignmentReconciler,
     Attach,
@@ -29,9 +29,10 @@ from anabranch.client.consumer.cumulative_acks import CumulativeAckLog
 from anabranch.client.consumer.segment_consumer import Grant, SegmentConsumer
 from anabranch.client.consumer.stream_segment_consumer import StreamSegmentConsumer
 from anabranch.client.context import ClientContext
-from anabranch.client.errors import ClientError, ConsumerFenced
+from anabranch.client.errors import BadOption, ClientError, ConsumerFenced
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch, last_id
+from anabranch.client.processing.auto_acks import AutoAcks
 from anabranch.client.processing.handler_runner import Handler
 from anabranch.client.processing.handler_state import OrderedHandlers
 from anabranch.client.topic.topic_view import TopicView
@@ -50,6 +51,7 @@ PENDING_PER_HANDLER = 64  # messages that `run` receives ahead, so that it finds
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions(ConsumerOptions):
     release_timeout_s: float = 10.0  # time to acknowledge the rest of a segment that is unassigned
+    ack_every: AckEvery | None = None
 
 
 class StreamSession:
@@ -108,6 +110,10 @@ class StreamConsumer(Consumer):
         self._last: dict[SegmentConsumer, MessageId] = {}  # last message handed out
         self._sessions: dict[TopicPart, StreamSession] = {}
         self._unread_parents: set[SegmentConsumer] = set()  # their children are held until these are read to the end
+        self._auto_acks: AutoAcks[tuple[int, SegmentConsumer, MessageId]] | None = None
+        if options.ack_every is not None:
+            self._auto_acks = AutoAcks(options.ack_every, self._ack_position, context.clock)
+            self._on_receive = self._auto_acks.receive_called
 
     async def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
         """Acknowledge everything this consumer handed out up to and including `message`, of all segments and topics.
@@ -130,6 +136,9 @@ class StreamConsumer(Consumer):
                 where = self._segment_consumer_of(each)
                 if where is not None:
                     covered[where] = each
+        self._ack_covered(covered)
+
+    def _ack_covered(self, covered: Mapping[SegmentConsumer, MessageId]) -> None:
         for where, last in covered.items():
             where.ack_cumulative(last)
         self._check_leaving()
@@ -153,6 +162,8 @@ class StreamConsumer(Consumer):
         raises CancelledError. If messages were received that are not processed then, the consumer can only be closed;
         they are delivered again.
         """
+        if self._auto_acks is not None:
+            raise BadOption("`run` acknowledges by itself; open the consumer without ack_every")
         policy = Retry() if retry is None else retry
         state = OrderedHandlers(
             concurrency=check_concurrency(concurrency),
@@ -180,6 +191,25 @@ class StreamConsumer(Consumer):
                     return {(str(view.topic), view.lane(view.layout[one])) for one in earlier}
         return ()
 
+    def _ack_position(self, position: tuple[int, SegmentConsumer, MessageId]) -> None:
+        self._ack_covered(self._log.covered(*position))
+
+    def _check_urgent(self) -> None:
+        """Segments that are sealed or unassigned wait for acks; `ack_every` does not hold those back."""
+        if self._auto_acks is None:
+            return
+        is_moving = any(session.reconciler.leaving for session in self._sessions.values())
+        self._auto_acks.set_urgent(
+            is_moving or any(one.acks_promptly and not one.is_at_end for one in self._segment_consumers.values())
+        )
+
+    async def close(self, timeout: Seconds | None = None) -> None:
+        if self._auto_acks is not None:
+            self._auto_acks.close()
+        await super().close(timeout)
+
+    close.__doc__ = Consumer.close.__doc__
+
     def _check_leaving(self) -> None:
         for session in self._sessions.values():
             for segment_id in session.reconciler.leaving:
@@ -196,6 +226,8 @@ class StreamConsumer(Consumer):
     def _hand_out(self, segment_consumer: SegmentConsumer, message: Message) -> None:
         message.delivery = self._log.handed_out(segment_consumer, message.id)
         self._last[segment_consumer] = message.id
+        if self._auto_acks is not None:
+            self._auto_acks.handed_out((message.delivery, segment_consumer, message.id))
         if segment_consumer in self._unread_parents:
             self._check_parent(segment_consumer)
         super()._hand_out(segment_consumer, message)
@@ -205,7 +237,10 @@ class StreamConsumer(Consumer):
         self._last[segment_consumer] = last = last_id(entry)
         if segment_consumer in self._unread_parents:
             self._check_parent(segment_consumer)
-        return self._log.handed_out(segment_consumer, last)
+        number = self._log.handed_out(segment_consumer, last)
+        if self._auto_acks is not None:
+            self._auto_acks.handed_out((number, segment_consumer, last), len(entry))
+        return number
 
     # -- segments
 
@@ -233,6 +268,7 @@ class StreamConsumer(Consumer):
             segment_consumer.set_prompt_acks(is_sealed or segment_id in going)
             if is_sealed:
                 segment_consumer.ends_at(view.layout[segment_id].last_position)
+        self._check_urgent()
 
     def _open_session(self, part: TopicPart) -> None:
         options = self._options
@@ -304,6 +340,7 @@ class StreamConsumer(Consumer):
                     if session.controller_session is not None:
                         session.controller_session.release(generation, segment_ids)
         self._hold_children(session)
+        self._check_urgent()
 
     def _drop(self, part: TopicPart, segment_consumer: SegmentConsumer) -> asyncio.Task[None] | None:
         self._log.forget(segment_consumer)
