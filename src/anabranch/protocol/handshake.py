@@ -42,6 +42,7 @@ class Peer:
     auth_method: str
     auth_data: bytes
     extensions: bool  # reads and sends the Anabranch fields >= 1000
+    nacks_messages: bool  # its REDELIVER may name single messages of a batch
     broker_entry_metadata: bool
     auth_refresh: bool
     is_proxied: bool = False  # a proxy that acts for another role
@@ -109,6 +110,7 @@ def broker_features(*, scalable_topics: bool = False) -> pb.FeatureFlags:
         supports_get_partitioned_metadata_without_auto_creation=True,
         supports_scalable_topics=True if scalable_topics else None,
         anabranch_extensions=True,
+        anabranch_message_nacks=True,
     )
 
 
@@ -121,6 +123,7 @@ def peer_of(connect: pb.CommandConnect) -> Peer:
         auth_data=connect.auth_data,
         extensions=flags.anabranch_extensions,
         continues=flags.anabranch_extensions and flags.anabranch_continuation,
+        nacks_messages=flags.anabranch_message_nacks,
         broker_entry_metadata=flags.supports_broker_entry_metadata,
         auth_refresh=flags.supports_auth_refresh,
         is_proxied=bool(connect.original_principal or connect.original_auth_data or connect.proxy_version),

@@ -14,7 +14,8 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.node.node import Node
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import BaseCommand, message_id, position_of
+from anabranch.protocol.commands import BaseCommand, frame_with_payload, message_id, position_of
+from anabranch.protocol.entry import build_batch
 from anabranch.protocol.replies import PING_FRAME
 from anabranch.protocol.server_errors import ServerError
 from tests.support.in_memory.node import client_of, serving
@@ -231,6 +232,27 @@ async def test_permits_redelivery_count_and_epoch(tmp_path: Path) -> None:
         assert {(await client.message()).consumer_epoch for _ in range(3)} == {4}
         client.tell(BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=2, consumer_epoch=5)
         assert {(await client.message()).consumer_epoch for _ in range(3)} == {5}
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+async def test_redeliver_names_messages_only_if_the_client_announced_it(tmp_path: Path, is_announced: bool) -> None:
+    async with serving(tmp_path) as node, RawClient(node.service_url) as client:
+        await client.hello(anabranch_message_nacks=is_announced)
+        await client.producer(TOPIC)
+        body = pb.CommandSend(producer_id=1, sequence_id=0, num_messages=4, highest_sequence_id=3)
+        client.write(frame_with_payload(BaseCommand(type=BaseCommand.SEND, send=body), build_batch([b"x"] * 4)))
+        at = position_of((await client.receipt()).message_id)
+        await client.subscribe(TOPIC, permits=10)
+        await client.message()
+        for words in ([0b0110], [0b0010]):
+            one = message_id(at)
+            one.ack_set.extend(words)
+            one.batch_size = 4
+            client.tell(BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1, message_ids=[one])
+        found = [await client.message() for _ in range(2)]
+        expected = [([0b0110], 1), ([0b0010], 2)] if is_announced else [([], 1), ([], 2)]
+        assert [(list(one.ack_set), one.redelivery_count) for one in found] == expected
+        assert not found[0].HasField("consumer_epoch")
 
 
 async def test_acks_of_unwritten_positions_are_ignored(tmp_path: Path) -> None:

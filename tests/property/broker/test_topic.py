@@ -4,6 +4,7 @@ is delivered until it is acknowledged, and what was confirmed as acknowledged ne
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,9 +22,13 @@ from tests.support.in_memory.broker_fakes import peer_of
 
 BATCH = 4
 FULL = (1 << BATCH) - 1
-ACTIONS = ["publish", "batch", "join", "leave", "flow", "ack", "ack", "partly", "upto", "nack", "again", "turn", "cold",
-           "roll", "flush", "crash"]  # fmt: skip
+ACTIONS = ["publish", "batch", "join", "leave", "flow", "ack", "ack", "partly", "upto", "nack", "nack some", "again",
+           "turn", "cold", "roll", "flush", "crash"]  # fmt: skip
 STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 1_000), st.integers(1, 5)), max_size=40)
+
+
+def indexes(mask: int) -> list[int]:
+    return [index for index in range(BATCH) if mask >> index & 1]
 
 
 class Audit:
@@ -38,6 +43,7 @@ class Audit:
         self.forgotten: dict[Position, int] = {}  # acknowledged without a flush before a crash: may come again
         self.consumers: list[tuple[Subscription, Consumer]] = []
         self.held: dict[Consumer, dict[Position, int]] = {}
+        self.returned: Counter[tuple[Position, int]] = Counter()  # nacks of each message
 
     async def start(self) -> None:
         await self.world.start()
@@ -57,7 +63,9 @@ class Audit:
     async def join(self, permits: int) -> None:
         if self.kind is SubscriptionType.EXCLUSIVE and self.consumers:
             return
-        subscription, consumer = await self.world.subscribe(self.topic, "s", self.kind, permits=permits)
+        subscription, consumer = await self.world.subscribe(
+            self.topic, "s", self.kind, permits=permits, nacks_messages=self.kind is SubscriptionType.SHARED
+        )
         self.consumers.append((subscription, consumer))
         self.held[consumer] = {}
 
@@ -66,11 +74,17 @@ class Audit:
             for body in peer_of(consumer).bodies(BaseCommand.MESSAGE):
                 at = position_of(body.message_id)
                 mask = body.ack_set[0] if body.ack_set else self.written[at]
-                assert self.left[at] & ~mask == 0, "an unacknowledged message is hidden"
                 allowed = self.left[at] | self.unconfirmed.get(at, 0) | self.forgotten.get(at, 0)
                 assert mask & ~allowed == 0, "a message comes again after its acknowledgement was confirmed"
-                if self.kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
-                    assert not any(at in held for held in self.held.values()), "in two hands at once"
+                if self.kind is SubscriptionType.SHARED:
+                    assert not any(held.get(at, 0) & mask for held in self.held.values()), "in two hands at once"
+                    counts = {self.returned[at, index] for index in indexes(mask & self.left[at])}
+                    assert counts <= {body.redelivery_count}, "the count is exact for every message"
+                    mask |= self.held[consumer].get(at, 0)
+                else:
+                    assert self.left[at] & ~mask == 0, "an unacknowledged message is hidden"
+                    if self.kind is SubscriptionType.KEY_SHARED:
+                        assert not any(at in held for held in self.held.values()), "in two hands at once"
                 self.held[consumer][at] = mask
 
     def ack(self, subscription: Subscription, consumer: Consumer, at: Position, mask: int) -> None:
@@ -109,6 +123,7 @@ class Audit:
                 for at, mask in self.unconfirmed.items():
                     self.forgotten[at] = self.forgotten.get(at, 0) | mask
                 self.unconfirmed = {}
+                self.returned.clear()
                 await world.crash()
                 self.topic = await world.topic()
             case "flush":
@@ -137,13 +152,27 @@ class Audit:
                 for below in [one for one in self.written if one <= at]:
                     self.acked(below, self.written[below])
             case "nack" if at is not None and self._is_shared:
-                del held[at]
+                self.give_back(at, held.pop(at))
                 subscription.redeliver(consumer, [at], None)
+            case "nack some" if at is not None and self._is_shared and self.written[at] == FULL:
+                bits = pick % FULL + 1
+                if self.kind is SubscriptionType.SHARED:
+                    self.give_back(at, held[at] & bits)
+                    held[at] &= ~bits
+                else:
+                    del held[at]
+                subscription.redeliver_parts(consumer, [(at, (bits,), BATCH)])
             case "again":
+                for position, mask in held.items():
+                    self.give_back(position, mask)
                 for _, one in self.consumers if not self._is_shared else [(subscription, consumer)]:
                     if self._is_shared or one is subscription.active_consumer:
                         self.held[one] = {}
                 subscription.redeliver(consumer, [], None)
+
+    def give_back(self, at: Position, mask: int) -> None:
+        for index in indexes(mask & self.left[at]):
+            self.returned[at, index] += 1
 
     @property
     def _is_shared(self) -> bool:

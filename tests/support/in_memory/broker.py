@@ -145,6 +145,7 @@ class BrokerWorld:
             metadata={},
             key_shared=KeySharedPolicy(),
             epoch=options.pop("epoch", None),
+            nacks_messages=options.pop("nacks_messages", False),
         )
         defaults: dict[str, Any] = {
             "durable": True,

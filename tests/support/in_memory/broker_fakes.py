@@ -15,12 +15,13 @@ from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.broker.subscription.dispatcher import Dispatcher, ReadForward, Want
 from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
 from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
+from anabranch.broker.subscription.redelivery_counts import RedeliveryCounts
 from anabranch.model.position import EARLIEST, Position
 from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.commands import BaseCommand, position_of, read_command
 from anabranch.protocol.frames import FrameDecoder
 from anabranch.runtime.net import Buffer
-from anabranch.storage.cursor.ack_state import AckState
+from anabranch.storage.cursor.ack_state import AckState, words_of
 from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.ledger.ledger_chain import LedgerChain
 from anabranch.storage.topic.topic_log import StoredEntry
@@ -88,6 +89,7 @@ def make_consumer(
     unacked_max: int = 0,
     ranges: tuple[tuple[int, int], ...] = (),
     allow_out_of_order: bool = False,
+    nacks_messages: bool = False,
 ) -> Consumer:
     spec = ConsumerSpec(
         consumer_id=number,
@@ -98,6 +100,7 @@ def make_consumer(
         metadata={},
         key_shared=KeySharedPolicy(ranges, allow_out_of_order),
         epoch=None,
+        nacks_messages=nacks_messages,
     )
     consumer = Consumer(peer or RecordingPeer(f"peer:{number}"), spec, unacked_max, 0)
     consumer.permits = permits
@@ -195,6 +198,9 @@ class Shell:
         """Through any consumer, not only the one that received the entry."""
         ack_entry(self.log.cursor, self.dispatcher, consumer, position, (), 1)
 
+    def ack_part(self, consumer: Consumer, position: Position, bits: int, size: int) -> None:
+        ack_entry(self.log.cursor, self.dispatcher, consumer, position, words_of((1 << size) - 1 & ~bits), size)
+
     def join(self, consumer: Consumer) -> Consumer:
         self.dispatcher.join(consumer)
         return consumer
@@ -226,6 +232,7 @@ def shared(
         deliver_at_of=delay or (lambda entry: 0),
         chunk_of=chunk_of,
         now_ms=lambda: 1_000,
+        redeliveries=RedeliveryCounts(),
     )
 
 

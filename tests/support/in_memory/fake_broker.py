@@ -43,6 +43,9 @@ class FakeConnection:
     def send_command(self, kind: int, **fields: Any) -> None:
         self._writer.write(command(kind, **fields))
 
+    def send_frame(self, frame: bytes) -> None:
+        self._writer.write(frame)
+
     def cut(self) -> None:
         self._writer.transport.abort()
 

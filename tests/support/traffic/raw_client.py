@@ -141,8 +141,10 @@ class RawClient:
 
     # -- the usual steps
 
-    async def hello(self, version: str = "raw", protocol: int = 21, *, extensions: bool = False) -> Received:
-        flags = pb.FeatureFlags(anabranch_extensions=True) if extensions else None
+    async def hello(
+        self, version: str = "raw", protocol: int = 21, *, extensions: bool = False, **features: bool
+    ) -> Received:
+        flags = pb.FeatureFlags(anabranch_extensions=extensions, **features) if extensions or features else None
         self.tell(BaseCommand.CONNECT, client_version=version, protocol_version=protocol, feature_flags=flags)
         return await self.expect(BaseCommand.CONNECTED)
 

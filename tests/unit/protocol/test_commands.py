@@ -50,7 +50,8 @@ def test_our_fields_start_at_1000() -> None:
     def numbers(message: Any) -> dict[str, int]:
         return {f.name: f.number for f in message.DESCRIPTOR.fields if f.number >= 1000}
 
-    assert numbers(pb.FeatureFlags) == {"anabranch_extensions": 1000, "anabranch_continuation": 1001}
+    flags = {"anabranch_extensions": 1000, "anabranch_continuation": 1001, "anabranch_message_nacks": 1002}
+    assert numbers(pb.FeatureFlags) == flags
     said = {"credit_bytes": 1000, "credit_messages": 1001, "ancestors": 1010, "last_note": 1011}
     assert numbers(pb.CommandProducerSuccess) == said
     assert numbers(pb.CommandProducer) == {"fencing_epoch": 1000, "first_sequence_id": 1001}

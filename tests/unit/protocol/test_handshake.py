@@ -86,6 +86,8 @@ def test_commands_a_client_version_can_read() -> None:
 def test_anabranch_clients_announce_extensions() -> None:
     assert peer_of(hello(anabranch_extensions=True)).extensions
     assert not peer_of(hello()).extensions
+    assert peer_of(hello(anabranch_message_nacks=True)).nacks_messages
+    assert not peer_of(hello(anabranch_extensions=True)).nacks_messages
     assert not peer_of(pb.CommandConnect(client_version="x")).extensions
 
 

@@ -12,6 +12,8 @@ producers, or which topics are loaded.
 | `dispatcher_shared` | Shared |
 | `dispatcher_key_shared` | Key_Shared |
 | `consumer_selectors` | round robin, hash ring, sticky ranges, failover choice |
+| `divided_entry` | an entry whose messages are not all at one consumer, because some were nacked |
+| `redelivery_counts` | how often each message was returned |
 | `chunk_affinity` | which consumer receives the remaining chunks of a message |
 | `delayed_delivery` | entries with a delivery time, and their timer |
 | `acknowledgement` | effect of an acknowledgement on cursor, consumer and dispatcher |

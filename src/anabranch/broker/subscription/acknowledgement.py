@@ -8,8 +8,10 @@ from __future__ import annotations
 from anabranch.broker.subscription.consumer import Consumer, Pending
 from anabranch.broker.subscription.dispatcher import Dispatcher
 from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
+from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position
+from anabranch.storage.cursor.ack_state import words_of
 from anabranch.storage.cursor.cursor import Cursor
 
 UNKNOWN_SIZE = -1  # the entry was not delivered by this broker: the cursor counts again on demand
@@ -27,6 +29,13 @@ def ack_entry(
     batch_size: int,
 ) -> None:
     """One individual acknowledgement. It may come from another consumer than the one that received the entry."""
+    if isinstance(dispatcher, SharedDispatcher) and (divided := dispatcher.divided(position)) is not None:
+        if not words and not consumer.spec.nacks_messages and (held := divided.held.get(consumer)):
+            # The client acknowledges all that it received, and other consumers hold the rest.
+            words, batch_size = words_of((1 << divided.size) - 1 & ~held), divided.size
+        cursor.ack(position, divided.size, words or None, batch_size)
+        consumer.messages_acked += dispatcher.acknowledged_part(position, divided)
+        return
     owner = consumer if position in consumer.pending else _holder(dispatcher, position)
     pending = owner.pending[position] if owner is not None else None
     if words:
@@ -40,6 +49,8 @@ def ack_entry(
         cursor.ack(position, pending.total if pending is not None else UNKNOWN_SIZE)
     if owner is not None and (settled := _settle(dispatcher, owner, position)) is not None:
         consumer.messages_acked += settled.messages
+    elif dispatcher is not None:
+        dispatcher.settled(consumer, position)  # it waited for redelivery
 
 
 def skip_to(cursor: Cursor, dispatcher: Dispatcher | None, position: Position) -> None:

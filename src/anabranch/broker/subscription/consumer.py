@@ -55,6 +55,7 @@ class ConsumerSpec:
     read_compacted: bool = False
     grant: SegmentGrant | None = None  # Pulsar's clients send none
     incarnation: int | None = None  # of the scalable topic that the client knows; Pulsar's clients send none
+    nacks_messages: bool = False  # the client nacks single messages of a batch; Pulsar's clients nack entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,14 @@ class Consumer:
             self.unacked_messages += messages
         else:
             self.lost_track = True
+
+    def deliver_part(self, entry: StoredEntry, redelivery_count: int, indexes: Sequence[int]) -> None:
+        """Send some messages of an entry, of which the consumer may already hold others."""
+        held = self.pending.get(entry.position)
+        self.deliver(entry, redelivery_count, indexes)
+        if held is not None:
+            sent = self.pending[entry.position]
+            self.pending[entry.position] = sent._replace(messages=held.messages + sent.messages)
 
     def deliver_run(self, entries: list[StoredEntry], start: int) -> int:
         """Fast path of `deliver` for the entries from `start` on, without acknowledged messages, while the consumer is

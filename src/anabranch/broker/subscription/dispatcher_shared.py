@@ -1,5 +1,9 @@
 """Shared: every entry goes to a ready consumer, in turn. Entries of a consumer that leaves are redelivered.
 
+Of a batch, single messages can be returned (`redeliver_part`). The entry is divided then: its other messages stay with
+their consumer, and each MESSAGE names the messages that it delivers. All messages of one MESSAGE have the same
+redelivery count.
+
 The chunks of one message go to one consumer, and wait for it. Pure, see `dispatcher`.
 """
 
@@ -13,7 +17,10 @@ from anabranch.broker.subscription.consumer import Consumer
 from anabranch.broker.subscription.consumer_selectors import RoundRobin
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.broker.subscription.dispatcher import Acks, EntryBuffer, ReadForward, ReadThese, Want, after, room_left
+from anabranch.broker.subscription.divided_entry import DividedEntry
+from anabranch.broker.subscription.redelivery_counts import RedeliveryCounts
 from anabranch.model.position import Position
+from anabranch.storage.cursor.ack_state import mask_of, words_of
 from anabranch.storage.topic.topic_log import StoredEntry
 
 REPLAY_STEP = 100
@@ -58,12 +65,13 @@ class SharedDispatcher:
         deliver_at_of: Callable[[StoredEntry], int],
         chunk_of: Callable[[StoredEntry], Chunk | None],
         now_ms: Callable[[], int],
+        redeliveries: RedeliveryCounts,
     ) -> None:
         self.consumers: list[Consumer] = []
         self.read_position = acks.first_unacked()
         self.generation = 0
         self.delayed = delayed
-        self.redeliveries: dict[Position, int] = {}
+        self.redeliveries = redeliveries
         self._acks = acks
         self.unacked_max = unacked_max
         self._deliver_at_of = deliver_at_of
@@ -73,6 +81,7 @@ class SharedDispatcher:
         self._turns: RoundRobin[Consumer] = RoundRobin(lambda consumer: consumer.spec.priority)
         self._replay = Replay()
         self._buffer = EntryBuffer()
+        self._divided: dict[Position, DividedEntry[Consumer]] = {}  # until they are acknowledged
 
     def join(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)
@@ -82,7 +91,10 @@ class SharedDispatcher:
         self.consumers.remove(consumer)
         self._turns.reset(self.consumers)
         self._collectors.left(consumer)
-        self.redeliver(consumer, None)
+        # A departure says nothing about the messages. Pulsar counts it, and clients that nack entries expect that.
+        is_counted = bool(self.consumers) and not consumer.spec.nacks_messages
+        for position in list(consumer.pending):
+            self._give_back(consumer, position, is_counted=is_counted)
         if not self.consumers:
             self.rewind()
 
@@ -107,7 +119,7 @@ class SharedDispatcher:
     def offer(self, want: Want, entries: Sequence[StoredEntry]) -> None:
         if isinstance(want, ReadThese) and len(entries) < len(want.positions):
             for position in set(want.positions).difference(entry.position for entry in entries):
-                self.redeliveries.pop(position, None)  # no longer in the log
+                self._forget(position)  # no longer in the log
         if entries:
             if isinstance(want, ReadForward):
                 self.read_position = after(entries[-1].position)
@@ -124,11 +136,16 @@ class SharedDispatcher:
         if not buffer:
             return
         room = room_left(self.unacked_max, self.consumers)
+        are_returned = bool(self._divided or self.redeliveries)
         while buffer:
             entry = buffer.head
             position = entry.position
             if acks.is_acked(position):
-                self.redeliveries.pop(position, None)
+                self._forget(position)
+                buffer.pop()
+                continue
+            divided = self._divide_again(entry) if are_returned else None
+            if divided is not None and not divided.waiting:
                 buffer.pop()
                 continue
             deliver_at = self._deliver_at_of(entry)
@@ -149,9 +166,15 @@ class SharedDispatcher:
                 return
             if chunk is not None:
                 self._collectors.delivered(chunk, consumer)
-            buffer.pop()
             unacked = consumer.unacked_messages
-            consumer.deliver(entry, self.redeliveries.get(position, 0), acks.ack_set(position))
+            if divided is None:
+                buffer.pop()
+                count = self.redeliveries.of(position) if are_returned else 0
+                consumer.deliver(entry, count, acks.ack_set(position))
+            else:
+                count, bits = self.redeliveries.levels(position, divided.waiting)[0]
+                divided.deliver(consumer, bits)
+                consumer.deliver_part(entry, count, words_of(bits))
             room -= consumer.unacked_messages - unacked
 
     def rewind(self) -> None:
@@ -159,7 +182,7 @@ class SharedDispatcher:
         self._buffer.clear()
         self._replay.clear()
         self.delayed.clear()
-        self.redeliveries.clear()
+        self._divided.clear()
         self._collectors.clear()
         self.read_position = self._acks.first_unacked()
         for consumer in self.consumers:
@@ -168,9 +191,79 @@ class SharedDispatcher:
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
         for position in list(consumer.pending) if positions is None else positions:
-            if consumer.settle(position) is not None:
-                self.redeliveries[position] = self.redeliveries.get(position, 0) + 1
-                self._replay.add(position)
+            self._give_back(consumer, position)
+
+    def redeliver_part(self, consumer: Consumer, position: Position, bits: int, size: int) -> None:
+        """Redeliver these messages of a batch of `size`; the consumer keeps the others. The size is the client's: if
+        the log has another one, the whole entry is redelivered."""
+        pending = consumer.pending.get(position)
+        if pending is None:
+            return
+        divided = self._divided.get(position)
+        if size != pending.total:
+            self._give_back(consumer, position)
+        elif divided is not None:
+            self._give_back(consumer, position, bits)
+        elif mine := self._unacked(position, size) & bits:
+            divided = self._divided[position] = DividedEntry(size, waiting=self._unacked(position, size))
+            divided.deliver(consumer, divided.waiting)
+            self._give_back(consumer, position, mine)
+
+    def _give_back(
+        self, consumer: Consumer, position: Position, bits: int | None = None, *, is_counted: bool = True
+    ) -> None:
+        """The consumer no longer holds these messages (None: what it holds of the entry)."""
+        if position not in consumer.pending:
+            return
+        divided = self._divided.get(position)
+        if divided is None:
+            consumer.settle(position)
+            returned = None
+        else:
+            returned = divided.give_back(consumer, bits)
+            if not returned:
+                return
+            if left := divided.held.get(consumer, 0):
+                consumer.settle_partly(position, left.bit_count())
+            else:
+                consumer.settle(position)
+        if is_counted:
+            self.redeliveries.add(position, returned)
+        self._replay.add(position)
+
+    def _divide_again(self, entry: StoredEntry) -> DividedEntry[Consumer] | None:
+        """The entry if it is divided, also by counts that differ."""
+        position = entry.position
+        divided = self._divided.get(position)
+        if divided is None and self.redeliveries.differ(position):
+            divided = DividedEntry(entry.messages, waiting=self._unacked(position, entry.messages))
+            self._divided[position] = divided
+        return divided
+
+    def _unacked(self, position: Position, size: int) -> int:
+        words = self._acks.ack_set(position)
+        return (1 << size) - 1 if words is None else mask_of(words)
+
+    def divided(self, position: Position) -> DividedEntry[Consumer] | None:
+        return self._divided.get(position)
+
+    def acknowledged_part(self, position: Position, divided: DividedEntry[Consumer]) -> int:
+        """Messages of the entry were acknowledged. Returns how many of them consumers held."""
+        unacked = 0 if self._acks.is_acked(position) else self._unacked(position, divided.size)
+        total = 0
+        for consumer, left, gone in divided.acknowledge(unacked):
+            total += gone
+            if left:
+                consumer.settle_partly(position, left)
+            else:
+                consumer.settle(position)
+        if not unacked:
+            self._forget(position)
+        return total
+
+    def _forget(self, position: Position) -> None:
+        self.redeliveries.forget(position)
+        self._divided.pop(position, None)
 
     def release(self, positions: Iterable[Position]) -> None:
         """Deliver delayed entries that are due."""
@@ -178,4 +271,4 @@ class SharedDispatcher:
             self._replay.add(position)
 
     def settled(self, consumer: Consumer, position: Position) -> None:
-        self.redeliveries.pop(position, None)
+        self._forget(position)

@@ -23,6 +23,7 @@ from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.broker.subscription.entry_metadata import chunk_of, deliver_at_of, slot_of
 from anabranch.broker.subscription.entry_reader import ReadableTopic, SubscriptionReader
+from anabranch.broker.subscription.redelivery_counts import RedeliveryCounts
 from anabranch.broker.token_bucket import Rate, RateLimiter
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, LATEST, Position
@@ -32,6 +33,7 @@ from anabranch.runtime.clock import Clock
 from anabranch.runtime.garbage import weak_call
 from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.cursor.ack_state import mask_of
 from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.topic.topic_log import StoredEntry
 
@@ -75,6 +77,7 @@ class Subscription:
         self._pumping = False
         self._fenced = False
         self._delayed = DelayedEntries(settings.delayed_max)
+        self._redeliveries = RedeliveryCounts()
         self._delay_timer = DelayTimer(clock, weak_call(self._delay_over))
         self._delays = True
         self._reader = SubscriptionReader(topic, tasks, settings.read_bytes)
@@ -169,6 +172,7 @@ class Subscription:
         spec = consumer.spec
         if self._dispatcher is None or not self._dispatcher.consumers:
             self._delayed.clear()
+            self._redeliveries.forget_acked(self.cursor.is_acked)
             self._reader.discard()
             self._dispatcher = self._make_dispatcher(spec)
             self.type = spec.type
@@ -194,6 +198,7 @@ class Subscription:
                     deliver_at_of=self._deliver_at,
                     chunk_of=chunk_of,
                     now_ms=self._clock.now_ms,
+                    redeliveries=self._redeliveries,
                 )
             case SubscriptionType.KEY_SHARED:
                 return KeyedDispatcher(
@@ -363,17 +368,31 @@ class Subscription:
             return 0
         before = self.cursor.backlog_entries
         skip_to(self.cursor, self._dispatcher, position)
+        self._redeliveries.forget_acked(self.cursor.is_acked)
         if self.on_moved is not None:
             self.on_moved(self)
         self.pump()
         return max(before - self.cursor.backlog_entries, 0)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position], epoch: int | None) -> None:
+        """Redeliver these entries of the consumer; none are named: all of them."""
         if self._dispatcher is None:
             return
         if epoch is not None:
             consumer.epoch = max(epoch, consumer.epoch or 0)
         self._dispatcher.redeliver(consumer, positions or None)
+        self.pump()
+
+    def redeliver_parts(self, consumer: Consumer, parts: Iterable[Ack]) -> None:
+        """Redeliver single messages of batches. On subscriptions that keep an order their entries are redelivered."""
+        dispatcher = self._dispatcher
+        if dispatcher is None:
+            return
+        for position, words, size in parts:
+            if not words or len(words) > ACK_WORDS_MAX or not isinstance(dispatcher, SharedDispatcher):
+                dispatcher.redeliver(consumer, [position])
+            else:
+                dispatcher.redeliver_part(consumer, position, mask_of(words), size)
         self.pump()
 
     # -- moving
@@ -387,6 +406,7 @@ class Subscription:
             self.close_consumers()
             self._mark_active()
             self.cursor.seek(next_to_read)
+            self._redeliveries.clear()
             if words:
                 self.cursor.ack(next_to_read, 0, words, 0)
             if self.on_moved is not None:

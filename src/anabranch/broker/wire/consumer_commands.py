@@ -133,6 +133,7 @@ class ConsumerCommands(CommandSet):
             read_compacted=body.read_compacted,
             grant=SegmentGrant(body.incarnation, body.generation) if body.HasField("generation") else None,
             incarnation=body.incarnation if body.HasField("incarnation") else None,
+            nacks_messages=self._connection.nacks_messages,
         )
         return SubscribeRequest(
             name=check_subscription_name(body.subscription),
@@ -210,10 +211,18 @@ class ConsumerCommands(CommandSet):
 
     def _redeliver(self, body: Any, frame: Frame) -> None:
         attached = self._attached.get(body.consumer_id)
-        if attached is not None:
-            epoch = signed(body.consumer_epoch) if body.HasField("consumer_epoch") else -1
-            positions = [position_of(one) for one in body.message_ids]
-            attached.subscription.redeliver(attached.consumer, positions, epoch if epoch >= 0 else None)
+        if attached is None:
+            return
+        ids, subscription = body.message_ids, attached.subscription
+        if self._connection.nacks_messages and isinstance(subscription, Subscription):
+            parts = [(position_of(one), tuple(one.ack_set), one.batch_size) for one in ids if one.ack_set]
+            if parts:
+                subscription.redeliver_parts(attached.consumer, parts)
+                ids = [one for one in ids if not one.ack_set]
+                if not ids:
+                    return  # an empty list would stand for everything
+        epoch = signed(body.consumer_epoch) if body.HasField("consumer_epoch") else -1
+        subscription.redeliver(attached.consumer, [position_of(one) for one in ids], epoch if epoch >= 0 else None)
 
     # -- requests
 

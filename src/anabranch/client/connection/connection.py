@@ -60,6 +60,7 @@ class Connection:
         self.message_bytes_max = MESSAGE_BYTES_MAX
         self.supports_scalable_topics = False
         self.has_extensions = False  # the broker supports Anabranch's extensions of the protocol
+        self.supports_message_nacks = False  # the broker redelivers single messages of a batch
         self._clock = clock
         self._auth = auth
         self._state = ConnectionState(keepalive_s=seconds(policy.keepalive))
@@ -244,6 +245,7 @@ class Connection:
                     self.message_bytes_max = message_bytes_max
                     self.supports_scalable_topics = features.supports_scalable_topics
                     self.has_extensions = features.anabranch_extensions
+                    self.supports_message_nacks = features.anabranch_message_nacks
                     if not self._opened.done():
                         self._opened.set_result(None)
                 case Broken(error):

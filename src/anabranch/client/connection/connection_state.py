@@ -169,6 +169,7 @@ class ConnectionState:
                 supports_broker_entry_metadata=True,
                 supports_scalable_topics=True,
                 anabranch_extensions=True,
+                anabranch_message_nacks=True,
             ),
         )
 

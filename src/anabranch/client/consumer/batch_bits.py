@@ -42,6 +42,20 @@ def ack_of(place: Place, lane: int, left: int, size: int) -> pb.MessageIdData:
     return identity
 
 
+def nack_of(place: Place, lane: int, bits: int, size: int) -> pb.MessageIdData:
+    """The nack of messages of an entry, for brokers with `anabranch_message_nacks`. Others take the whole entry."""
+    identity = wire_of(place, lane)
+    if size:
+        identity.ack_set.extend(words_of(bits, size))
+        identity.batch_size = size
+    return identity
+
+
+def whole_entry(one: pb.MessageIdData) -> pb.MessageIdData:
+    """The same id without messages of the batch."""
+    return wire_of((signed(one.ledgerId), signed(one.entryId)), one.partition)
+
+
 def covered(floor: tuple[int, int, int] | None, place: Place, size: int) -> int:
     """Messages of this entry that a cumulative ack up to `floor` (ledger, entry, index; -1: all of it) covers."""
     if floor is None or place > floor[:2]:

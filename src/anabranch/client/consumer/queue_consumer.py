@@ -78,7 +78,8 @@ class QueueConsumer(Consumer):
                     segment_consumer.ack(message.id)
 
     async def nack(self, message: Message | MessageId, delay: Seconds | None = None) -> None:
-        """Deliver the message again, to any consumer, after `delay` (default: `nack_backoff` or `nack_delay`)."""
+        """Deliver the message again, to any consumer, after `delay` (default: `nack_backoff` or `nack_delay`). Other
+        messages of its batch stay with the consumers that have them."""
         one = id_of(message)
         segment_consumer = self._segment_consumer_of(one)
         if segment_consumer is None:
@@ -161,7 +162,7 @@ class QueueConsumer(Consumer):
 
     def on_messages(self, segment_consumer: SegmentConsumer, messages: Sequence[Message]) -> None:
         dead_letters = self._dead_letters
-        if dead_letters is None or not dead_letters.takes(messages[0]):  # messages of one entry have the same count
+        if dead_letters is None or not dead_letters.takes(messages[0]):  # messages delivered together have one count
             super().on_messages(segment_consumer, messages)
             return
         for message in messages:
@@ -179,6 +180,14 @@ class QueueConsumer(Consumer):
             segment_consumer.ack(message.id)
         else:
             self._redeliver_after(segment_consumer, message.id, max(1.0, self._nack_delay_s(message.redelivery_count)))
+
+    async def close(self, timeout: Seconds | None = None) -> None:
+        """Sends pending acks and nacks, then closes. Messages that were not acknowledged stay unacknowledged. Safe to
+        repeat."""
+        if not self._is_closed:
+            for segment_consumer, ones in self._redelivery.take_nacks().items():
+                segment_consumer.redeliver(ones)  # so that they are counted; the delay ends with the consumer
+        await super().close(timeout)
 
     async def _close_rest(self, timeout_s: float) -> None:
         if self._timer is not None:

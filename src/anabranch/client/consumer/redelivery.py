@@ -24,6 +24,7 @@ class Redelivery(Generic[K]):
         self._timeout_s = timeout_s
         self._pending_max = pending_max
         self._due: dict[tuple[K, MessageId], float] = {}
+        self._nacks: set[tuple[K, MessageId]] = set()  # the others of `_due` are timeouts
         self._heap: list[tuple[float, int, tuple[K, MessageId]]] = []
         self._count = 0
 
@@ -40,17 +41,30 @@ class Redelivery(Generic[K]):
         if len(self._due) >= self._pending_max and (source, one) not in self._due:
             return False
         self._set(source, one, at)
+        self._nacks.add((source, one))
         return True
+
+    def take_nacks(self) -> dict[K, list[MessageId]]:
+        """The consumer closes: remove all nacked messages, and return them."""
+        found: dict[K, list[MessageId]] = {}
+        for source, one in self._nacks:
+            found.setdefault(source, []).append(one)
+        for key in self._nacks:
+            del self._due[key]
+        self._nacks.clear()
+        return found
 
     def done(self, source: K, one: MessageId) -> None:
         """The message was acknowledged or is being redelivered."""
         if self._due:  # usually empty, and hashing an id is not free
             self._due.pop((source, one), None)
+            self._nacks.discard((source, one))
 
     def forget(self, source: K) -> None:
         """The source is detached; the broker redelivers all its messages."""
         for key in [key for key in self._due if key[0] == source]:
             del self._due[key]
+            self._nacks.discard(key)
 
     def next_due(self) -> float | None:
         """The next time at which `due` may return something."""
@@ -63,6 +77,7 @@ class Redelivery(Generic[K]):
         while (at := self.next_due()) is not None and at <= now:
             source, one = heapq.heappop(self._heap)[2]
             del self._due[source, one]
+            self._nacks.discard((source, one))
             found.setdefault(source, []).append(one)
         return found
 

@@ -16,6 +16,7 @@ from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
 from anabranch.client.connection.connection_state import command
 from anabranch.client.connection.reconnect import ReconnectLoop
+from anabranch.client.consumer.batch_bits import whole_entry
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
 from anabranch.client.context import ClientContext
@@ -266,6 +267,8 @@ class SegmentConsumer:
                         )
                     )
                 case Redeliver(ids):
+                    if not connection.supports_message_nacks:
+                        ids = [whole_entry(one) for one in ids]
                     connection.write(
                         command(BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=self._id, message_ids=ids)
                     )

@@ -38,6 +38,8 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Redeliver:
+    """An `ack_set` lists the messages of a batch that are returned; without one the whole entry is."""
+
     ids: Sequence[pb.MessageIdData]
 
 

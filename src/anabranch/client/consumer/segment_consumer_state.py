@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.client.consumer.batch_bits import ack_of, all_of, bit_of, bits_of, covered, wire_of
+from anabranch.client.consumer.batch_bits import ack_of, all_of, bit_of, bits_of, covered, nack_of, wire_of
 from anabranch.client.consumer.chunk_tracker import ChunkTracker, IncompleteMessage, Place, is_chunk
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.messages.compression import unpacked
@@ -44,6 +44,7 @@ class _Held:
     size: int  # 0: not a batch
     unacked: int
     held: int = 0
+    ack_number: int = 0  # the last ack of it that was sent
 
 
 class SegmentConsumerState:
@@ -226,8 +227,8 @@ class SegmentConsumerState:
         self._unconfirmed_cumulative.pop(number, None)
         for place in self._unconfirmed.pop(number, ()):
             entry = self._entries.get(place)
-            if entry is not None and not entry.unacked and place not in self._unsent:
-                del self._entries[place]
+            if entry is not None:
+                self._forget_settled(place, entry)
 
     # -- calls of the application
 
@@ -380,29 +381,30 @@ class SegmentConsumerState:
             self._unsent.clear()
             self._last_ack += 1
             self._unconfirmed[self._last_ack] = places
-            effects.append(
-                Ack(
-                    self._last_ack,
-                    [ack_of(place, self._partition, entries[place].unacked, entries[place].size) for place in places],
-                )
-            )
+            ids = []
+            for place in places:
+                entry = entries[place]
+                entry.ack_number = self._last_ack
+                ids.append(ack_of(place, self._partition, entry.unacked, entry.size))
+            effects.append(Ack(self._last_ack, ids))
         return effects
 
     def release(self, ones: Iterable[MessageId]) -> list[Effect]:
-        """Ask the broker to deliver these again. Acknowledged messages stay acknowledged."""
+        """Return these to the broker, which delivers them again. Other messages of their entries stay held."""
         if self._queued_acks:
             self._apply_queued_acks()
-        places: dict[Place, None] = {}
+        returned: dict[Place, tuple[int, int]] = {}  # bits and size
         for one in ones:
             for place in self._chunks.done((one.ledger, one.entry)):
                 entry = self._entries.get(place)
                 if entry is not None and entry.held & bit_of(one):
                     entry.held &= ~bit_of(one)
-                    places[place] = None
-                    self._forget_untouched(place, entry)
-        if not places or not self._is_open:
+                    returned[place] = (returned.get(place, (0, 0))[0] | bit_of(one), entry.size)
+                    self._forget_settled(place, entry)
+        if not returned or not self._is_open:
             return []  # detached: the broker redelivers everything anyway
-        return [*self.flush(), Redeliver([wire_of(place, self._partition) for place in places])]
+        ids = [nack_of(place, self._partition, bits, size) for place, (bits, size) in returned.items()]
+        return [*self.flush(), Redeliver(ids)]
 
     @property
     def is_clean(self) -> bool:
@@ -429,11 +431,12 @@ class SegmentConsumerState:
             for place in self._chunks.done((one.ledger, one.entry)):
                 if (entry := self._entries.get(place)) is not None:
                     entry.held &= ~bit_of(one)
-                    self._forget_untouched(place, entry)
+                    self._forget_settled(place, entry)
 
-    def _forget_untouched(self, place: Place, entry: _Held) -> None:
-        """Another consumer may get this entry now, and then nothing would remove it here."""
-        if not entry.held and entry.unacked == all_of(entry.size):
+    def _forget_settled(self, place: Place, entry: _Held) -> None:
+        """Forget an entry of which nothing is held and whose acks the broker has. Its other messages are open, and may
+        go to another consumer; then nothing would remove it here."""
+        if not entry.held and place not in self._unsent and entry.ack_number not in self._unconfirmed:
             self._entries.pop(place, None)
 
     def _skip(self, count: int) -> list[Effect]:

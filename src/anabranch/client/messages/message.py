@@ -185,7 +185,7 @@ class Message:
 
     @property
     def redelivery_count(self) -> int:
-        """Number of earlier deliveries."""
+        """How often this message was nacked or timed out. Brokers without nacks of single messages count its batch."""
         return self.origin.redelivery_count
 
     @property

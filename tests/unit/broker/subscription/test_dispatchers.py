@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from anabranch.broker.errors import ConsumerAssignFailed, ConsumerBusy
+from anabranch.broker.subscription.consumer import Consumer
 from anabranch.broker.subscription.dispatcher import ReadForward, ReadThese
+from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position
 from anabranch.model.subscription_type import SubscriptionType
@@ -172,6 +174,148 @@ def test_pending_entries_of_a_leaving_consumer_are_redelivered() -> None:
     shell.pump()
     found = peer_of(heir).bodies(BaseCommand.MESSAGE)
     assert [(body.message_id.entryId, body.redelivery_count) for body in found] == [(0, 1), (1, 1)]
+
+
+def parts(consumer: Consumer) -> list[tuple[int, int, int]]:
+    """What the consumer received: entry, bits of the messages, redelivery count."""
+    found = peer_of(consumer).bodies(BaseCommand.MESSAGE)
+    return [(one.message_id.entryId, one.ack_set[0] if one.ack_set else 0, one.redelivery_count) for one in found]
+
+
+def batch_with(*permits: int, messages: int = 4) -> tuple[Shell, list[Consumer]]:
+    """A batch that is delivered to the first consumer; the others join afterwards. They nack single messages."""
+    log = ListLog(1, messages=messages)
+    shell = Shell(shared(log), log)
+    consumers: list[Consumer] = []
+    for number, count in enumerate(permits):
+        consumers.append(shell.join(make_consumer(SHARED, number, permits=count, nacks_messages=True)))
+        shell.pump()
+    assert parts(consumers[0]) == [(0, 0, 0)]
+    return shell, consumers
+
+
+def part_of(shell: Shell, consumer: Consumer, bits: int, size: int = 4) -> None:
+    assert isinstance(shell.dispatcher, SharedDispatcher)
+    shell.dispatcher.redeliver_part(consumer, AT, bits, size)
+    shell.pump()
+
+
+AT = Position(7, 0)
+
+
+def test_nacked_message_of_a_batch_is_delivered_alone() -> None:
+    shell, (holder, other) = batch_with(4, 10)
+    part_of(shell, holder, 0b0100)
+    assert parts(other) == [(0, 0b0100, 1)] and parts(holder) == []
+    assert (holder.unacked_messages, other.unacked_messages, other.permits) == (3, 1, 9)
+    part_of(shell, other, 0b0100)
+    part_of(shell, holder, 0b0001)
+    assert parts(other) == [(0, 0b0100, 2), (0, 0b0001, 1)]
+    assert other.pending[AT].messages == other.unacked_messages == 2
+    shell.ack_part(other, AT, 0b0101, 4)
+    assert not other.pending and other.messages_acked == 2 and holder.unacked_messages == 2
+    shell.ack_part(holder, AT, 0b1010, 4)
+    assert not holder.pending and shell.log.cursor.is_acked(AT)
+    assert isinstance(shell.dispatcher, SharedDispatcher)
+    assert not shell.dispatcher.redeliveries and shell.dispatcher.divided(AT) is None
+
+
+def test_messages_of_one_delivery_have_one_count() -> None:
+    shell, (holder, other) = batch_with(4, 0)
+    part_of(shell, holder, 0b0010)
+    part_of(shell, holder, 0b0001)
+    shell.flow(other, 10)
+    shell.pump()
+    assert parts(other) == [(0, 0b0011, 1)], "together, because they were returned equally often"
+    other.permits = 0
+    part_of(shell, other, 0b0010)
+    part_of(shell, holder, 0b0100)
+    shell.flow(other, 10)
+    shell.pump()
+    assert parts(other) == [(0, 0b0100, 1), (0, 0b0010, 2)]
+
+
+def test_acknowledged_messages_are_not_returned() -> None:
+    shell, (holder, other) = batch_with(4, 10)
+    shell.ack_part(holder, AT, 0b0011, 4)
+    part_of(shell, holder, 0b0001)
+    assert parts(other) == [] and holder.unacked_messages == 2
+    part_of(shell, holder, 0b0111)
+    assert parts(other) == [(0, 0b0100, 1)]
+    shell.ack_part(holder, AT, 0b0100, 4)  # late: the other one has it now
+    assert not other.pending and holder.unacked_messages == 1
+
+
+def test_message_acknowledged_while_it_waits_is_not_delivered() -> None:
+    shell, (holder, other) = batch_with(4, 0)
+    part_of(shell, holder, 0b0110)
+    shell.ack_part(holder, AT, 0b0010, 4)
+    shell.flow(other, 10)
+    shell.pump()
+    assert parts(other) == [(0, 0b0100, 1)]
+
+
+def test_consumer_that_leaves_returns_only_its_messages_and_is_not_counted() -> None:
+    shell, (holder, other) = batch_with(4, 10)
+    part_of(shell, holder, 0b0100)
+    parts(other)
+    third = shell.join(make_consumer(SHARED, 3, permits=10, nacks_messages=True))
+    shell.leave(holder)
+    shell.pump()
+    assert parts(other) + parts(third) == [(0, 0b1011, 0)]
+    shell.leave(other)
+    shell.pump()
+    assert (0, 0b0100, 1) in parts(third), "one nack; the departure is not counted"
+
+
+def test_counts_survive_the_departure_of_all_consumers() -> None:
+    shell, (holder,) = batch_with(4)
+    part_of(shell, holder, 0b0100)
+    shell.leave(holder)
+    back = shell.join(make_consumer(SHARED, 9, permits=10, nacks_messages=True))
+    shell.pump()
+    assert parts(back) == [(0, 0b1011, 0), (0, 0b0100, 1)]
+
+
+def test_entry_nack_of_a_client_without_message_nacks_returns_what_it_holds() -> None:
+    shell, (holder,) = batch_with(4)
+    holder.permits = 0
+    stock = shell.join(make_consumer(SHARED, 2, permits=10))
+    part_of(shell, holder, 0b0100)
+    assert parts(stock) == [(0, 0b0100, 1)]
+    shell.dispatcher.redeliver(stock, [AT])
+    shell.pump()
+    assert parts(stock) == [(0, 0b0100, 2)] and holder.unacked_messages == 3
+
+
+def test_entry_ack_of_a_client_without_message_nacks_covers_what_it_holds() -> None:
+    shell, (holder,) = batch_with(4)
+    holder.permits = 0
+    stock = shell.join(make_consumer(SHARED, 2, permits=10))
+    part_of(shell, holder, 0b0100)
+    shell.ack(stock, AT)
+    assert not shell.log.cursor.is_acked(AT) and shell.log.cursor.ack_set(AT) == (0b1011,)
+    assert (stock.unacked_messages, holder.unacked_messages) == (0, 3)
+
+
+def test_part_of_a_batch_of_another_size_returns_the_whole_entry() -> None:
+    shell, (holder, other) = batch_with(4, 10)
+    part_of(shell, holder, 0b0100, size=5)
+    assert parts(other) == [(0, 0, 1)] and not holder.pending
+
+
+def test_waiting_message_is_delivered_once_if_its_entry_was_read_twice() -> None:
+    shell, (holder, other) = batch_with(4, 0)
+    holder.permits = 1
+    assert isinstance(shell.dispatcher, SharedDispatcher)
+    shell.dispatcher.redeliver_part(holder, AT, 0b0001, 4)
+    assert shell.begin_read()
+    holder.permits = 0  # what was read waits in the buffer
+    shell.end_read()
+    shell.dispatcher.redeliver_part(holder, AT, 0b1110, 4)
+    shell.flow(other, 10)
+    shell.pump()
+    assert parts(other) == [(0, 0b1111, 1)]
 
 
 def test_delayed_entries_wait_for_their_time_and_the_others_pass() -> None:
