@@ -15,6 +15,7 @@ contain behaviour that a program could need; such code belongs to `client`, `adm
 | `watch` | `anabranch watch` |
 | `config` | `anabranch config …` |
 | `completion` | `anabranch completion` |
+| `version` | `anabranch --version` |
 | `output` | tables, progress and text for people |
 | `errors` | one line per failure, and the exit code |
 | `param_types` | option types: durations, sizes, lists |

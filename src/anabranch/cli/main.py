@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from anabranch import __version__
+from anabranch.cli.version import version_text
 
 COMMANDS = {
     "standalone": (
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code and prints failures as one clear line each."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given in (["--version"], ["-V"]):
-        print(f"anabranch {__version__}")
+        print(version_text())
         return 0
     import click
 

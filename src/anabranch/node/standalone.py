@@ -14,8 +14,10 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+from anabranch import __version__
 from anabranch.model.errors import Error
 from anabranch.node import restart
+from anabranch.node.native_code import native_code
 from anabranch.node.node import Node
 from anabranch.node.settings.node import NodeSettings
 from anabranch.node.supervisor import Pause
@@ -92,6 +94,7 @@ class _Run:
             garbage.begin()
             began = self._clock.monotonic()
             self._on_ready(node)
+            log.info("serving", extra={"version": __version__, "c_code": native_code()})
             waiting = [loop.create_task(self._stop.wait()), loop.create_task(node.fenced.wait())]
             try:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

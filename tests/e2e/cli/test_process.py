@@ -8,12 +8,16 @@ import resource
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from anabranch import __version__
 from anabranch.node.settings.node import NodeSettings
+from anabranch.protocol.native import NATIVE
 from anabranch.runtime.settings import reference, sample
+from anabranch.storage.ledger import record_runs
 from tests.support.processes.broker_process import HOST, BrokerProcess
 
 
@@ -77,6 +81,15 @@ def test_start_message_says_where_and_how(tmp_path: Path) -> None:
             found = re.search(rf"{scheme}://{HOST}:(\d+)$", message, re.M)
             assert found is not None
             socket.create_connection((HOST, int(found[1])), timeout=2).close()
+
+
+def test_start_log_says_whether_c_code_is_in_use(private_broker: BrokerProcess) -> None:
+    deadline = time.monotonic() + 20
+    while not (found := re.search(r"INFO .*: serving version=(\S+) c_code=(.*)$", private_broker.log_tail(), re.M)):
+        assert time.monotonic() < deadline, private_broker.log_tail()
+        time.sleep(0.01)  # a poll of the outside world, bounded by the deadline
+    is_built = NATIVE is not None and record_runs.NATIVE is not None
+    assert found[1] == __version__ and found[2].strip('"').startswith("in use" if is_built else "not in use")
 
 
 def test_the_line_of_the_start_message_works(tmp_path: Path) -> None:

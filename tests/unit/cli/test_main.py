@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import click
@@ -19,8 +20,12 @@ from anabranch.cli.lazy_group import LazyGroup
 from anabranch.cli.main import COMMANDS, main
 from anabranch.cli.serve.ready_banner import Greeting
 from anabranch.cli.serve.standalone import DEFAULT_DATA, flag_layer, settings_layers
+from anabranch.cli.version import native_code
 from anabranch.model.errors import Busy
+from anabranch.protocol import codec
+from anabranch.protocol.native import NATIVE
 from anabranch.runtime.settings import SettingsError, load
+from anabranch.storage.ledger import record_runs
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,24 @@ def test_version_is_the_package_version(capsys: pytest.CaptureFixture[str]) -> N
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert project["version"] == anabranch.__version__
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"anabranch {anabranch.__version__}\n"
+    assert capsys.readouterr().out.splitlines()[0] == f"anabranch {anabranch.__version__}"
+
+
+def test_version_says_whether_c_code_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ANABRANCH_NATIVE", raising=False)
+    is_built = NATIVE is not None and record_runs.NATIVE is not None and codec.core.NATIVE is not None
+    assert native_code().startswith("in use" if is_built else "not in use for ")
+    monkeypatch.setenv("ANABRANCH_NATIVE", "off")
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "C code: not in use (ANABRANCH_NATIVE=off)"
+    monkeypatch.delenv("ANABRANCH_NATIVE")
+    monkeypatch.setattr(anabranch, "__file__", str(tmp_path / "__init__.py"))  # nothing is built there
+    assert native_code() == "not in use for protocol, codec, storage (Python instead, with the same results)"
+    (tmp_path / "protocol").mkdir()
+    (tmp_path / "protocol" / f"_native{EXTENSION_SUFFIXES[0]}").write_bytes(b"not an extension")
+    assert native_code().startswith("not in use for protocol, ")
 
 
 def test_help_names_every_command_and_imports_none(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,3 +184,11 @@ def test_ready_banner_shows_addresses_and_usage() -> None:
     assert "pulsar.Client('pulsar://127.0.0.1:6650')" in text
     assert "loses" not in text
     assert "loses" in str(Greeting("1.0", "p", "h", Path("/d"), "none", 0.5))
+
+
+def test_ready_banner_of_tls_ports_alone_names_them_once() -> None:
+    urls = ("pulsar+ssl://h:6651", "https://h:8443")
+    text = str(Greeting("1.0", *urls, Path("/d"), "group", 0.5, tls_urls=urls))
+    assert "  TLS  " not in text and "tls_trust_certs_file_path" in text
+    both = str(Greeting("1.0", "pulsar://h:6650", "http://h:8080", Path("/d"), "group", 0.5, tls_urls=urls))
+    assert "  TLS       pulsar+ssl://h:6651 and https://h:8443\n" in both
