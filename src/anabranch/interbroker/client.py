@@ -1,18 +1,20 @@
-"""Calls other brokers: a signed POST with a deadline, on a kept connection."""
+"""Calls other brokers: a signed POST with a deadline, on a kept connection; with TLS where there is no plain port."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from anabranch.interbroker.connections import PeerConnections
 from anabranch.interbroker.endpoint import CALLS
-from anabranch.interbroker.errors import PeerCallRefused, PeerCallUnanswered
+from anabranch.interbroker.errors import PeerCallRefused, PeerCallUnanswered, PeerNotConnected
 from anabranch.interbroker.signature import ANSWER_HEADER, HEADER, Secret, is_answer, sign
 from anabranch.model.broker_incarnation import BrokerIncarnation
+from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.http_client import ClosedBeforeAnswer, HttpAnswer, HttpConnection
 
@@ -21,8 +23,16 @@ ANSWER_SECONDS = 50.0  # shorter than the deadline of an administrator's request
 
 class PeerClient:
     def __init__(
-        self, secret: Secret, me: BrokerIncarnation, clock: Clock, *, answer_seconds: float = ANSWER_SECONDS
+        self,
+        secret: Secret,
+        me: BrokerIncarnation,
+        clock: Clock,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        """`tls` gives the context of a new connection to an `https://` address."""
+        self._tls = tls
         self._secret = secret
         self._me = me
         self._clock = clock
@@ -61,7 +71,7 @@ class PeerClient:
 
     async def _exchange(self, url: str, path: str, body: bytes, signature: str) -> HttpAnswer:
         where = urlsplit(url)
-        host, port = where.hostname or "", where.port or 80
+        host, port = where.hostname or "", where.port or (443 if where.scheme == "https" else 80)
         headers = [("Host", where.netloc), ("Content-Type", "application/json"), (HEADER, signature)]
         connection = self._connections.idle(host, port)
         if connection is not None:
@@ -69,11 +79,19 @@ class PeerClient:
                 return await self._use(connection, host, port, path, headers, body)
             except ClosedBeforeAnswer:
                 pass  # closed while idle; repeated with the same nonce, which the receiver accepts once
-        connection = await self._connections.fresh(host, port)
+        connection = await self._connections.fresh(host, port, self._context(url) if where.scheme == "https" else None)
         try:
             return await self._use(connection, host, port, path, headers, body)
         except ClosedBeforeAnswer as error:
             raise PeerCallUnanswered(f"broker at {url} did not answer: {error}") from error
+
+    def _context(self, url: str) -> ssl.SSLContext:
+        if self._tls is None:
+            raise PeerNotConnected(f"broker at {url} has only TLS ports, and this broker has no TLS")
+        try:
+            return self._tls()
+        except Error as error:
+            raise PeerNotConnected(f"broker at {url} cannot be called: {error.reason}") from error
 
     async def _use(
         self, connection: HttpConnection, host: str, port: int, path: str, headers: list[tuple[str, str]], body: bytes

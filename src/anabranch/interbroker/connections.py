@@ -7,6 +7,7 @@ repeats the call on a fresh connection; the nonce of its signature makes the rec
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 from anabranch.interbroker.errors import PeerNotConnected
 from anabranch.runtime.clock import Clock
@@ -42,11 +43,11 @@ class PeerConnections:
             connection.abort()
         return None
 
-    async def fresh(self, host: str, port: int) -> HttpConnection:
+    async def fresh(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> HttpConnection:
         """Raises PeerNotConnected."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                return await HttpConnection.open(host, port, body_bytes_max=ANSWER_BYTES_MAX)
+                return await HttpConnection.open(host, port, tls=tls, body_bytes_max=ANSWER_BYTES_MAX)
         except (OSError, TimeoutError) as error:
             raise PeerNotConnected(f"broker at {host}:{port} cannot be reached: {error or 'timed out'}") from error
 

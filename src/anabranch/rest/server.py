@@ -330,7 +330,7 @@ class HttpServer:
         self._settings = settings
         self._access = access
         self._internal = internal
-        self._tls: TlsStreamServer | None = None
+        self._tls: list[TlsStreamServer] = []
         self._tasks = TaskOwner("http")
         self._exchanges: set[Exchange] = set()
         self._server: asyncio.Server | None = None
@@ -357,31 +357,33 @@ class HttpServer:
         except OSError as error:
             raise CannotListen(f"cannot serve HTTP on {host}:{port}: {os.strerror(error.errno or 0)}") from error
 
-    async def start_tls(self, tls: TlsServer, port: int) -> int:
-        """Listens also on a port with TLS; returns its number."""
+    async def start_tls(self, tls: TlsServer, port: int, *, shares_port: bool = False) -> int:
+        """Listens (also) on a port with TLS, which other brokers of this machine may share; returns its number."""
         host = self._settings.host
         try:
-            self._tls = await TlsStreamServer.listen(host, port, tls, self._connected, _READ_BYTES)
+            opened = await TlsStreamServer.listen(
+                host, port, tls, self._connected, _READ_BYTES, shares_port=shares_port
+            )
         except OSError as error:
             raise CannotListen(f"cannot serve HTTPS on {host}:{port}: {os.strerror(error.errno or 0)}") from error
-        return self._tls.port
+        self._tls.append(opened)
+        return opened.port
 
     async def stop(self, seconds: float = 2.0) -> None:
         """Stops accepting and closes idle connections; running requests get `seconds` to finish."""
-        if self._server is None:
-            return
-        self._server.close()
-        if self._front is not None:
-            self._front.close()
-        if self._tls is not None:
-            await self._tls.close()
+        for plain in (self._server, self._front):
+            if plain is not None:
+                plain.close()
+        for encrypted in self._tls:
+            await encrypted.close()
         for exchange in tuple(self._exchanges):
             exchange.is_closing = True
             if exchange.is_idle:
                 exchange.abort()
         await self._tasks.drain(seconds)
         await self._tasks.close()
-        self._server = None
+        self._server = self._front = None
+        self._tls.clear()
 
     async def __aenter__(self) -> Self:
         await self.start()

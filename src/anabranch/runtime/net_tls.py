@@ -178,12 +178,14 @@ class TlsListener(SocketListener):
 class TlsNetwork:
     """Real TCP with TLS."""
 
-    def __init__(self, tls: TlsServer) -> None:
+    def __init__(self, tls: TlsServer, *, shares_ports: bool = False) -> None:
         self._tls = tls
+        self._shares_ports = shares_ports
 
     async def listen(self, host: str, port: int, make_handler: MakeHandler) -> TlsListener:
         loop = asyncio.get_running_loop()
-        return TlsListener(await bound_socket(loop, host, port), make_handler, loop, self._tls)
+        sock = await bound_socket(loop, host, port, shares_port=self._shares_ports)
+        return TlsListener(sock, make_handler, loop, self._tls)
 
 
 class TlsStreamServer:
@@ -207,10 +209,13 @@ class TlsStreamServer:
         tls: TlsServer,
         connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], None],
         limit: int,
+        *,
+        shares_port: bool = False,
     ) -> TlsStreamServer:
         loop = asyncio.get_running_loop()
         server = cls(tls, connected, limit)
-        server._listener = _PlainListener(await bound_socket(loop, host, port), server._accepted, loop)
+        sock = await bound_socket(loop, host, port, shares_port=shares_port)
+        server._listener = _PlainListener(sock, server._accepted, loop)
         server.port = server._listener.port
         server._listener.start()
         return server

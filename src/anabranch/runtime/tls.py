@@ -1,4 +1,5 @@
-"""TLS from three PEM files: one server context, reloaded when the files change.
+"""TLS from PEM files: contexts of a server, for its ports and for its calls to other servers, reloaded when the files
+change.
 
 TLS 1.2 and 1.3, OpenSSL's default ciphers, no renegotiation. With a CA file a client may present a certificate, which
 is then verified against it; the caller decides whether it must.
@@ -8,12 +9,12 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anabranch.runtime.credentials import BadTlsFile, load_certificate, trust
+from anabranch.runtime.credentials import BadTlsFile, Tls, load_certificate, trust
 from anabranch.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -38,13 +39,14 @@ class TlsFiles:
     require_client_certificate: bool = False
 
 
-class TlsServer:
-    """The context that all TLS ports of a node share."""
+class TlsContext:
+    """A context made from files, and made again when they change."""
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: tuple[Path | None, ...], make: Callable[[], ssl.SSLContext]) -> None:
         self._files = files
+        self._make = make
         self._stamp = self._stat()
-        self.context = _context(files)
+        self.context = make()
 
     def refresh(self) -> None:
         """New certificates apply to new connections; invalid ones are logged and the last valid ones stay."""
@@ -53,7 +55,7 @@ class TlsServer:
             return
         self._stamp = stamp
         try:
-            self.context = _context(self._files)
+            self.context = self._make()
         except TlsError as error:
             log.error(
                 "TLS files are not usable; the last valid certificates stay in use", extra={"reason": error.reason}
@@ -63,13 +65,36 @@ class TlsServer:
 
     def _stat(self) -> tuple[Any, ...]:
         found = []
-        for path in (self._files.certificate, self._files.key, self._files.ca):
+        for path in self._files:
             try:
                 status = os.stat(path) if path is not None else None
             except OSError:
                 status = None
             found.append(None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino))
         return tuple(found)
+
+
+class TlsServer(TlsContext):
+    """The context that all TLS ports of a node share."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        super().__init__((files.certificate, files.key, files.ca), lambda: _context(files))
+
+
+class TlsCalls(TlsContext):
+    """The context of calls to servers whose certificates are signed by an authority in `trusted`, or by one of the
+    machine's. The own certificate is presented to a server that requests one."""
+
+    def __init__(self, trusted: Path | None, certificate: Path | None, key: Path | None) -> None:
+        tls = Tls(trust_file=trusted, certificate_file=certificate, key_file=key)
+
+        def make() -> ssl.SSLContext:
+            try:
+                return tls.context()
+            except BadTlsFile as error:
+                raise TlsError(f"TLS files: {error}") from error
+
+        super().__init__((trusted, certificate, key), make)
 
 
 def _context(files: TlsFiles) -> ssl.SSLContext:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,11 @@ from pathlib import Path
 import pulsar
 import pytest
 
+import anabranch
+import anabranch.admin
+import anabranch.blocking
 from anabranch.node.supervisor import Pause
+from tests.support.in_memory.credentials import Authority
 from tests.support.processes.broker_process import free_port
 from tests.support.processes.sigstop import stop_outside
 
@@ -118,6 +123,48 @@ def test_three_brokers_serve_as_one_and_are_kept_alive(tmp_path: Path) -> None:
         brokers.process.send_signal(signal.SIGTERM)
         assert brokers.process.wait(40) == 0
         assert not any(map(is_alive, before))
+
+
+@pytest.mark.parametrize("only", [True, False])
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_brokers_serve_on_tls_ports(tmp_path: Path, brokers: int, only: bool) -> None:
+    authority, tls_port, https_port = Authority(tmp_path), free_port(), free_port()
+    files = authority.issue("broker")
+    flags = [
+        "--tls-cert",
+        str(files.certificate),
+        "--tls-key",
+        str(files.key),
+        "--set",
+        f"tls.trust_file={authority.path}",
+    ]
+    flags += ["--tls-port", str(tls_port), "--tls-http-port", str(https_port), *(["--tls-only"] if only else [])]
+    with supervised(tmp_path, brokers, *flags) as running:
+        running.wait_ready()
+        banner = running.log.read_text()
+        assert f"pulsar+ssl://127.0.0.1:{tls_port}" in banner and f"https://127.0.0.1:{https_port}" in banner
+        assert ("pulsar://" in banner, "http://" in banner) == (not only, not only)
+        trust = anabranch.Tls(trust_file=authority.path)
+        with (
+            anabranch.blocking.connect(f"pulsar+ssl://127.0.0.1:{tls_port}", tls=trust) as client,
+            anabranch.admin.blocking.connect(f"https://127.0.0.1:{https_port}", tls=trust) as admin,
+        ):
+            for number in range(8):  # topics of every broker
+                with client.producer(f"t{number}") as producer:
+                    producer.send(b"x")
+                assert admin.topics.stats(f"t{number}")["msgInCounter"] == 1
+        stock = pulsar.Client(
+            f"pulsar+ssl://127.0.0.1:{tls_port}",
+            tls_trust_certs_file_path=str(authority.path),
+            tls_validate_hostname=True,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+        for number in range(8):
+            stock.create_producer(f"t{number}").send(b"y")
+        stock.close()
+        for port in (running.port, running.http_port):
+            with socket.socket() as plain:
+                assert (plain.connect_ex(("127.0.0.1", port)) != 0) is only
 
 
 def test_a_broker_that_was_frozen_for_too_long_is_started_again(tmp_path: Path) -> None:

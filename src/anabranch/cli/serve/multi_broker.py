@@ -16,7 +16,17 @@ from anabranch.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from anabranch.node.settings.node import NodeSettings
 
-PASSED_ON = ("host", "advertised_host", "sync", "insecure", "log_level", "log_format")
+PASSED_ON = (
+    "host",
+    "advertised_host",
+    "sync",
+    "insecure",
+    "tls_cert",
+    "tls_key",
+    "tls_only",
+    "log_level",
+    "log_format",
+)
 
 
 def serve_many(
@@ -31,19 +41,24 @@ def serve_many(
 
     if settings.metadata_url.startswith("memory:"):
         raise click.UsageError("several brokers need a metadata store that they can share; memory: is only one process")
-    if not settings.network.port or not settings.http.port:
+    if not settings.tls.only and not (settings.network.port and settings.http.port):
         raise click.UsageError("several brokers share one port: give --port and --http-port numbers, not 0")
+    if settings.tls.is_on and not (settings.tls.port and settings.tls.http_port):
+        raise click.UsageError("several brokers share one port: give --tls-port and --tls-http-port numbers, not 0")
     clock = SystemClock()
     commands = [
         broker_command(arguments(settings, number, config, assignments, flags)) for number in range(1, brokers + 1)
     ]
 
     def print_banner() -> None:
+        plain, encrypted = shared_urls(settings)
+        service_url, http_url = plain or encrypted
         print(
             Greeting(
                 version=__version__,
-                service_url=f"pulsar://{settings.advertised_host}:{settings.network.port}",
-                http_url=f"http://{settings.advertised_host}:{settings.http.port}",
+                service_url=service_url,
+                http_url=http_url,
+                tls_urls=encrypted,
                 data=settings.storage.dir.absolute(),
                 sync=settings.storage.sync,
                 seconds=clock.monotonic() - began,
@@ -53,6 +68,24 @@ def serve_many(
         )
 
     return asyncio.run(Supervisor(commands, clock, print_banner).run())
+
+
+def shared_urls(settings: NodeSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Addresses of the shared ports, for clients and for HTTP: the plain ones, and those with TLS. Empty: none."""
+    host, tls = settings.advertised_host, settings.tls
+    plain = (f"pulsar://{host}:{settings.network.port}", f"http://{host}:{settings.http.port}")
+    encrypted = (f"pulsar+ssl://{host}:{tls.port}", f"https://{host}:{tls.http_port}")
+    return () if tls.only else plain, encrypted if tls.is_on else ()
+
+
+def shared_ports(settings: NodeSettings) -> dict[str, int]:
+    found: dict[str, int] = {}
+    if not settings.tls.only:
+        found |= {"cluster.front_port": settings.network.port, "cluster.front_http_port": settings.http.port}
+    if settings.tls.is_on:
+        found |= {"cluster.front_tls_port": settings.tls.port, "cluster.front_tls_http_port": settings.tls.http_port}
+        found |= {"tls.port": 0, "tls.http_port": 0}
+    return found
 
 
 def arguments(
@@ -71,8 +104,7 @@ def arguments(
         "--port", "0",
         "--http-port", "0",
         *given,
-        "--set", f"cluster.front_port={settings.network.port}",
-        "--set", f"cluster.front_http_port={settings.http.port}",
+        *(part for name, port in shared_ports(settings).items() for part in ("--set", f"{name}={port}")),
     ]  # fmt: skip
 
 

@@ -36,6 +36,11 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "log_level": ("log.level",),
     "log_format": ("log.form",),
     "insecure": ("network.insecure", "http.insecure"),
+    "tls_cert": ("tls.cert_file",),
+    "tls_key": ("tls.key_file",),
+    "tls_port": ("tls.port",),
+    "tls_http_port": ("tls.http_port",),
+    "tls_only": ("tls.only",),
 }
 
 
@@ -89,6 +94,16 @@ def common_options(command: Any) -> Any:
                 is_flag=True,
                 default=None,
                 help="Allow an address beyond loopback, without authentication.",
+            ),
+            click.option("--tls-cert", metavar="FILE", help="PEM certificate chain: opens two ports with TLS."),
+            click.option("--tls-key", metavar="FILE", help="PEM key of the certificate, without a password."),
+            click.option("--tls-port", type=int, metavar="N", help="Port for clients with TLS (default: 6651)."),
+            click.option("--tls-http-port", type=int, metavar="N", help="Port for HTTPS (default: 8443)."),
+            click.option(
+                "--tls-only",
+                is_flag=True,
+                default=None,
+                help="Open no ports without TLS: --port and --http-port are off.",
             ),
             click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error (default: info)."),
             click.option("--log-format", metavar="FORMAT", help="text or json (default: text)."),

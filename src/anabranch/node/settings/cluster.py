@@ -20,6 +20,8 @@ class ClusterSettings:
         default=-1, metadata={"help": "a port that all brokers of this machine share for lookups; -1 = none"}
     )
     front_http_port: int = field(default=-1, metadata={"help": "the same for HTTP"})
+    front_tls_port: int = field(default=-1, metadata={"help": "cluster.front_port with TLS"})
+    front_tls_http_port: int = field(default=-1, metadata={"help": "cluster.front_http_port with TLS"})
     drain_seconds: float = field(default=10.0, metadata={"help": "time for a stopping broker to hand over its topics"})
 
     def __post_init__(self) -> None:

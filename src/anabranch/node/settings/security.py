@@ -74,6 +74,16 @@ class TlsSettings:
     require_client_certificate: bool = field(default=False, metadata={"help": "refuse clients without a certificate"})
     port: int = field(default=6651, metadata={"help": "binary port with TLS; 0 = any free one"})
     http_port: int = field(default=8443, metadata={"help": "HTTPS port; 0 = any free one"})
+    only: bool = field(
+        default=False, metadata={"help": "open no plain ports; network.port and http.port are not used then"}
+    )
+    trust_file: Path | None = field(
+        default=None,
+        metadata={
+            "help": "PEM of the authority that signs brokers' certificates, for calls between brokers that have "
+            "TLS ports only; empty = tls.ca_file, or the machine's authorities"
+        },
+    )
 
     def __post_init__(self) -> None:
         require_all(
@@ -90,6 +100,7 @@ class TlsSettings:
                 "tls.require_client_certificate",
                 "needs tls.ca_file",
             ),
+            (not self.only or self.cert_file is not None, "tls.only", "needs tls.cert_file and tls.key_file"),
         )
 
     @property

@@ -5,6 +5,7 @@ A broker alone does not import this module, nor the `cluster` package.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
@@ -27,11 +28,13 @@ from anabranch.node.adapters.peers import ClusterPeers
 from anabranch.node.adapters.placement import ClusterPlacement
 from anabranch.node.settings.node import NodeSettings
 from anabranch.node.wiring.scalable_topics import follow_placement
+from anabranch.node.wiring.security import make_peer_tls
 from anabranch.node.wiring.stores import Stores
 from anabranch.rest.server import InternalHandler
 from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
+from anabranch.runtime.tls import TlsCalls
 
 SERVING_SECONDS = 60.0  # until a broker that joined serves something
 
@@ -52,16 +55,26 @@ class ClusterWiring:
         self._stores = stores
         self._clock = clock
         self._stack = stack
+        self._peer_tls: TlsCalls | None = None
 
     async def meet_others(self, admin: BrokerAdmin) -> tuple[ClusterPeers, InternalHandler]:
         """Peer calls to the other brokers, and the endpoint for theirs."""
         stores, settings = self._stores, self._settings
         me = BrokerIncarnation(settings.storage.broker_id, stores.ledgers.generation)
+        if settings.tls.only:
+            self._peer_context()  # so that files that cannot be used are reported at the start
         secret = await load_secret(stores.metadata, secret_bytes(SECRET_BYTES))
-        client = PeerClient(secret, me, self._clock)
+        client = PeerClient(secret, me, self._clock, tls=self._peer_context)
         self._stack.callback(client.close)
         peers = ClusterPeers(self.place, stores.metadata, client, me.broker, settings.cluster.drain_seconds)
         return peers, internal_handler(PeerEndpoint(secret, me, self._clock, admin.peer_calls.serve))
+
+    def _peer_context(self) -> ssl.SSLContext:
+        """Made when the first broker with TLS ports only is called: the machine's authorities take a while to read."""
+        if self._peer_tls is None:
+            self._peer_tls = make_peer_tls(self._settings.tls)
+        self._peer_tls.refresh()
+        return self._peer_tls.context
 
     async def join(self, topics: TopicRegistry, server: BrokerServer, address: Address) -> None:
         """Joins the cluster; from now on this broker may get slots."""

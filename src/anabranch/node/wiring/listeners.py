@@ -1,4 +1,4 @@
-"""The ports of one broker: binary and HTTP, each plain and with TLS, and ports shared by the brokers of a machine.
+"""The ports of one broker: binary and HTTP, each plain, with TLS or both, and ports shared by the brokers of a machine.
 
 The binary ports accept no connection before `start`.
 """
@@ -25,29 +25,46 @@ class Listeners:
 
     async def open(self, server: BrokerServer, http: HttpServer) -> Address:
         """The address that clients and other brokers use for this one."""
-        settings, tls = self._settings, self._tls
+        self._stack.callback(server.stop_accepting)
+        self._stack.push_async_callback(http.stop)
+        if self._tls is None:
+            return Address(*await self._open_plain(server, http))
+        if self._settings.tls.only:  # the same addresses for everyone: there are no others
+            urls = await self._open_tls(server, http, self._tls)
+            return Address(*urls, *urls)
+        return Address(*await self._open_plain(server, http), *await self._open_tls(server, http, self._tls))
+
+    async def _open_plain(self, server: BrokerServer, http: HttpServer) -> tuple[str, str]:
+        settings = self._settings
         plain = await server.listen(settings.network.host, settings.network.port)
         self._listeners.append(plain)
-        self._stack.callback(server.stop_accepting)
         await http.start()
-        self._stack.push_async_callback(http.stop)
         host = settings.advertised_host
-        service_url, http_url = f"pulsar://{host}:{plain.port}", f"http://{host}:{http.port}"
-        if tls is None:
-            return Address(service_url, http_url)
-        ciphered = await server.listen(settings.network.host, settings.tls.port, TlsNetwork(tls))
-        self._listeners.append(ciphered)
+        return f"pulsar://{host}:{plain.port}", f"http://{host}:{http.port}"
+
+    async def _open_tls(self, server: BrokerServer, http: HttpServer, tls: TlsServer) -> tuple[str, str]:
+        settings = self._settings
+        encrypted = await server.listen(settings.network.host, settings.tls.port, TlsNetwork(tls))
+        self._listeners.append(encrypted)
         https_port = await http.start_tls(tls, settings.tls.http_port)
-        return Address(service_url, http_url, f"pulsar+ssl://{host}:{ciphered.port}", f"https://{host}:{https_port}")
+        host = settings.advertised_host
+        return f"pulsar+ssl://{host}:{encrypted.port}", f"https://{host}:{https_port}"
 
     async def open_front(self, server: BrokerServer, http: HttpServer) -> None:
         """Ports that the brokers of this machine share: any running broker answers lookups there."""
-        cluster = self._settings.cluster
+        cluster, host = self._settings.cluster, self._settings.network.host
         if cluster.front_http_port >= 0:
             await http.start_front(cluster.front_http_port)
         if cluster.front_port >= 0:
             network = SocketNetwork(shares_ports=True)
-            self._listeners.append(await server.listen(self._settings.network.host, cluster.front_port, network))
+            self._listeners.append(await server.listen(host, cluster.front_port, network))
+        if self._tls is None:
+            return
+        if cluster.front_tls_http_port >= 0:
+            await http.start_tls(self._tls, cluster.front_tls_http_port, shares_port=True)
+        if cluster.front_tls_port >= 0:
+            shared = TlsNetwork(self._tls, shares_ports=True)
+            self._listeners.append(await server.listen(host, cluster.front_tls_port, shared))
 
     def start(self) -> None:
         for listener in self._listeners:

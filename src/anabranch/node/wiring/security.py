@@ -11,7 +11,7 @@ from anabranch.broker.catalog.catalog import Catalog
 from anabranch.model.errors import Error
 from anabranch.node.settings.security import SecuritySettings, TlsSettings
 from anabranch.runtime.blocking import Blocking
-from anabranch.runtime.tls import TlsError, TlsFiles, TlsServer
+from anabranch.runtime.tls import TlsCalls, TlsError, TlsFiles, TlsServer
 from anabranch.security.access_control import AccessControl
 from anabranch.security.authentication import Authenticator, CertificateMethod, Method
 
@@ -65,5 +65,13 @@ def make_tls(settings: TlsSettings) -> TlsServer | None:
     files = TlsFiles(settings.cert_file, settings.key_file, settings.ca_file, settings.require_client_certificate)
     try:
         return TlsServer(files)
+    except TlsError as error:
+        raise BadTlsFiles(error.reason) from error
+
+
+def make_peer_tls(settings: TlsSettings) -> TlsCalls:
+    """For calls to brokers that have TLS ports only."""
+    try:
+        return TlsCalls(settings.trust_file or settings.ca_file, settings.cert_file, settings.key_file)
     except TlsError as error:
         raise BadTlsFiles(error.reason) from error
