@@ -195,6 +195,12 @@ class ConsumerFenced(Refused):
     code = "consumer-fenced"
 
 
+class ConsumerReplaced(ConsumerFenced):
+    """Another consumer with the same name has taken over the session of this one; give each a different name."""
+
+    code = "consumer-replaced"
+
+
 class TopicTerminated(Refused):
     """The topic is terminated; no messages can be published."""
 

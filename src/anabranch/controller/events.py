@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.controller.segment_host import Moved
-from anabranch.model.errors import NotFound, NotReady
+from anabranch.model.errors import NotAllowed, NotFound, NotReady
 
 Version = int
 """Version of a stored record, for compare-and-set."""
@@ -29,6 +29,12 @@ class TopicGone(NotFound):
     """The topic does not exist, or was deleted."""
 
     code = "topic-not-found"
+
+
+class SessionTaken(NotAllowed):
+    """Another process has registered under the consumer's name since."""
+
+    code = "consumer-fenced"
 
 
 class UnknownSubscription(NotFound):

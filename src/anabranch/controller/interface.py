@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from anabranch.controller.events import SessionTaken
 from anabranch.controller.group.checkpoint_progress import Report
 from anabranch.controller.operation_metrics import Totals
 from anabranch.controller.placement import Reachable
@@ -36,6 +37,7 @@ __all__ = [
     "Report",
     "ScalableTopics",
     "ConsumerRegistration",
+    "SessionTaken",
     "Start",
     "SubscriptionKind",
     "Totals",
@@ -93,7 +95,8 @@ class AssignmentListener(Protocol):
         """The consumer has a new assignment."""
 
     def ended(self, error: Error) -> None:
-        """No more assignments follow: the topic was deleted, or another broker leads it."""
+        """No more assignments follow: the topic was deleted, another broker leads it, or (SessionTaken) another
+        consumer has the session now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ class Registration:
     generation: int | None = None
     continues: bool = False  # its client reads a child after the parents itself, also before they are acknowledged
     incarnation: int | None = None  # of the topic that the consumer knows; None: any
+    instance: int | None = None  # of the consumer object; the same when it reconnects. None: an older client
 
 
 class ConsumerRegistration(Protocol):

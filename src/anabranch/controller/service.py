@@ -291,7 +291,12 @@ class ScalableTopicService:
         async def work(controller: TopicController) -> tuple[AssignedSegments, ConsumerLink]:
             group = await self._group(controller, request)
             return await group.register(
-                request.consumer, listener, request.held, request.generation, continues=request.continues
+                request.consumer,
+                listener,
+                request.held,
+                request.generation,
+                continues=request.continues,
+                instance=request.instance,
             )
 
         return await self.controllers.call(topic, work)

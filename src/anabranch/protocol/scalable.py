@@ -199,3 +199,15 @@ def assignment_update(consumer_id: int, assigned: pb.ScalableConsumerAssignment)
     body = pb.CommandScalableTopicAssignmentUpdate(consumer_id=consumer_id, assignment=assigned)
     kind = BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE
     return frame(BaseCommand(type=kind, scalable_topic_assignment_update=body))
+
+
+def session_over(consumer_id: int, code: ServerError, text: str) -> bytes:
+    """75 with an error: the session ended for good. Only for consumers that registered with an instance."""
+    body = pb.CommandScalableTopicAssignmentUpdate(
+        consumer_id=consumer_id,
+        assignment=pb.ScalableConsumerAssignment(layout_epoch=0),
+        error=code,
+        message=text,
+    )
+    kind = BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE
+    return frame(BaseCommand(type=kind, scalable_topic_assignment_update=body))

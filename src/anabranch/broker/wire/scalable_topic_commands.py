@@ -20,6 +20,7 @@ from anabranch.controller.interface import (
     Registration,
     Report,
     ScalableTopics,
+    SessionTaken,
     Start,
     SubscriptionKind,
 )
@@ -124,9 +125,13 @@ class RegisteredConsumer:
         )
 
     def ended(self, error: Error) -> None:
-        """A client with our extensions registers again. Others find the next leader by their layout session."""
+        """A client with our extensions registers again, unless another consumer has the session now. Others find the
+        next leader by their layout session."""
         if not self.is_over and self._connection.extensions:
-            self._connection.send(replies.close_consumer(self.consumer_id))
+            if isinstance(error, SessionTaken):
+                self._connection.send(scalable.session_over(self.consumer_id, server_error(error), error.reason))
+            else:
+                self._connection.send(replies.close_consumer(self.consumer_id))
         self.is_over = True
 
     def writable(self) -> None:
@@ -273,6 +278,7 @@ class ScalableCommands(CommandSet):
             body.generation if body.HasField("generation") else None,
             continues=self._connection.continues,
             incarnation=body.incarnation if body.HasField("incarnation") else None,
+            instance=body.instance if body.HasField("instance") else None,
         )
         self._drop(body.consumer_id)
         member = RegisteredConsumer(self._connection, body.consumer_id, topic, wish)

@@ -19,11 +19,14 @@ from anabranch.client.consumer.segment_consumer import CLOSE_TIMEOUT_SECONDS
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import (
     ClientError,
+    ConsumerFenced,
+    ConsumerReplaced,
     HandshakeFailed,
     NotAllowed,
     NotAuthenticated,
     NotAuthorized,
     NotReady,
+    Refused,
     TimedOut,
     refusal,
 )
@@ -34,6 +37,7 @@ from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, BaseCommand, position_of
 from anabranch.protocol.entry import Bytes
+from anabranch.runtime.chance import secret_bytes
 from anabranch.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -97,6 +101,8 @@ class ControllerSession:
         self._context = context
         self._connection: Connection | None = None
         self._consumer_id = 0
+        # The same in every registration: so the controller can distinguish a reconnect from a second consumer.
+        self._instance = int.from_bytes(secret_bytes(8), "big")
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._end: asyncio.Future[ClientError] = loop.create_future()
@@ -141,7 +147,7 @@ class ControllerSession:
                     await self._hang_up()
                 self._last_error = error
                 is_first = not self._first.done()
-                if isinstance(error, NotAuthorized | NotAuthenticated | NotAllowed) or (
+                if isinstance(error, NotAuthorized | NotAuthenticated | NotAllowed | ConsumerReplaced) or (
                     is_first and isinstance(error, HandshakeFailed)
                 ):
                     self._listener.on_refused(error)
@@ -203,9 +209,11 @@ class ControllerSession:
             held_segments=held if ours and held else None,
             generation=generation if ours else None,
             incarnation=view.incarnation or None if ours else None,
+            instance=self._instance if ours else None,
         )
         if answer.HasField("error"):
-            raise refusal(answer.error, answer.message)
+            error = refusal(answer.error, answer.message)
+            raise _replaced(error) if ours and isinstance(error, ConsumerFenced) else error
         if answer.HasField("assignment"):
             self._on_assignment(answer.assignment)
         self._listener.on_registered()
@@ -219,7 +227,9 @@ class ControllerSession:
     # -- commands of the controller
 
     def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
-        if kind == BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
+        if kind == BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE and body.HasField("error"):
+            self._over(_replaced(refusal(body.error, body.message)))
+        elif kind == BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
             self._on_assignment(body.assignment)
         elif kind == BaseCommand.CLOSE_CONSUMER:
             self._over(NotReady("the controller closed the session"))
@@ -308,3 +318,9 @@ class ControllerSession:
                     "controller did not confirm that the consumer left",
                     extra={**self._log_fields, "reason": error.reason},
                 )
+
+
+def _replaced(error: Refused) -> ConsumerReplaced:
+    made = ConsumerReplaced(error.reason)
+    made.server_error = error.server_error
+    return made

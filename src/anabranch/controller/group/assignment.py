@@ -78,6 +78,7 @@ class Holding:
     consumer: str
     generation: int
     segment_ids: frozenset[int]
+    connection: int | None = None  # that reported it; it counts only while it has the consumer's session
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +260,7 @@ class Assignment:
                 self._touched.add("")  # raises the generation, even if no member had a segment
             case Vacated():
                 self._leaving.clear()
-            case Holding(consumer, generation, held):
+            case Holding(consumer, generation, held, _):
                 mine = [
                     one for one, it in self._leaving.items() if it.holder == consumer and it.generation <= generation
                 ]

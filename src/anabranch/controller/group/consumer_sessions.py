@@ -8,6 +8,11 @@ A session is identified by its consumer's name and has at most one connection. A
 one, which is fenced: its close or leave no longer counts. If the new connection may belong to another process, the
 assignment is renewed, so that owners of segments no longer admit the old process.
 
+Two consumers with one name cannot be told from a restart, so the newer one takes the session over, for good. Each
+consumer sends an instance number. Its own reconnects have the same number; an instance that was replaced, or that comes
+back to a session of another instance, is refused. Otherwise two consumers would take the session from each other for
+ever. Clients that send no instance (Pulsar's, older ones of ours) always take over.
+
 Time arrives with the events. Joining and leaving are durable before they are answered; reconnecting writes nothing.
 """
 
@@ -17,10 +22,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from anabranch.controller.events import SessionTaken
 from anabranch.model.errors import Error, LimitExceeded
 
 GRACE_MS = 60_000
 SESSIONS_MAX = 10_000
+REPLACED_MAX = 4  # per session; an instance replaced earlier is recognised by the assignment that it has seen
 LEFT = "left"
 EXPIRED = "grace period over"
 
@@ -41,6 +48,7 @@ class Registered:
     connection: Connection
     is_new: bool = False  # it has no earlier assignment, so it is another process than before
     continues: bool = False  # its client reads children after their parents itself (`continuation.py`)
+    instance: int | None = None  # of the consumer object; None: the client sends none
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +112,12 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Another connection took over the session. This one gets an empty assignment and nothing after that."""
+    """Another connection took over the session. This one gets an empty assignment and nothing after that. `error`: it
+    belongs to a consumer that was replaced and must not register again."""
 
     name: str
     connection: Connection
+    error: Error | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +140,35 @@ Effect = SaveSessions | Arrived | Departed | Renew | Welcome | Fence | Refuse | 
 # stored ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SessionsRecord:
-    """The durable part: the members, when each joined (wall clock, for display), and which of them continue."""
+    """The durable part: the members, when each joined (wall clock, for display), which of them continue, and by member
+    its instance and those that it has replaced, the latest last."""
 
     joined_at_ms: Mapping[str, int] = field(default_factory=dict)
     continuing: frozenset[str] = frozenset()
+    instances: Mapping[str, int] = field(default_factory=dict)
+    replaced: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            name: {"joinedAtMs": at} | ({"continues": True} if name in self.continuing else {})
-            for name, at in sorted(self.joined_at_ms.items())
-        }
+        value: dict[str, Any] = {}
+        for name, at in sorted(self.joined_at_ms.items()):
+            one = value[name] = {"joinedAtMs": at}
+            if name in self.continuing:
+                one["continues"] = True
+            if name in self.instances:
+                one["instance"] = self.instances[name]
+            if name in self.replaced:
+                one["replaced"] = list(self.replaced[name])
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SessionsRecord:
         continuing = frozenset(str(name) for name, one in value.items() if one.get("continues"))
-        return cls({str(name): int(one["joinedAtMs"]) for name, one in value.items()}, continuing)
+        return cls(
+            {str(name): int(one["joinedAtMs"]) for name, one in value.items()},
+            continuing,
+            {str(name): int(one["instance"]) for name, one in value.items() if "instance" in one},
+            {str(name): tuple(map(int, one["replaced"])) for name, one in value.items() if "replaced" in one},
+        )
 
 
 @dataclass(slots=True)
@@ -153,6 +177,8 @@ class _Session:
     connection: Connection | None
     expires_at_ms: int | None  # set while it has no connection
     continues: bool = False
+    instance: int | None = None  # None: its client sends none
+    replaced: tuple[int, ...] = ()  # instances that had the session before, the latest last
 
 
 class Sessions:
@@ -171,7 +197,14 @@ class Sessions:
         self._wake_at_ms: int | None = None
         found = record or SessionsRecord()
         self._sessions = {
-            name: _Session(at, None, now_ms + grace_ms, name in found.continuing)
+            name: _Session(
+                at,
+                None,
+                now_ms + grace_ms,
+                name in found.continuing,
+                found.instances.get(name),
+                found.replaced.get(name, ()),
+            )
             for name, at in found.joined_at_ms.items()
         }
 
@@ -198,8 +231,13 @@ class Sessions:
         return self.connection(name) == connection
 
     def record(self) -> SessionsRecord:
-        joined_at_ms = {name: session.joined_at_ms for name, session in sorted(self._sessions.items())}
-        return SessionsRecord(joined_at_ms, self.continuing)
+        every = sorted(self._sessions.items())
+        return SessionsRecord(
+            {name: session.joined_at_ms for name, session in every},
+            self.continuing,
+            {name: session.instance for name, session in every if session.instance is not None},
+            {name: session.replaced for name, session in every if session.replaced},
+        )
 
     # the machine ------------------------------------------------------------------------------------------------------
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
@@ -232,18 +270,34 @@ class Sessions:
             if len(self._sessions) >= self._sessions_max:
                 error = TooManySessions(f"the subscription has {self._sessions_max} consumers, which is its limit")
                 return [Refuse(name, connection, error)]
-            session = self._sessions[name] = _Session(now_ms, None, None, event.continues)
+            session = self._sessions[name] = _Session(now_ms, None, None, event.continues, event.instance)
             effects += [SaveSessions(), Arrived(name)]
-        elif session.connection not in (None, connection):
-            assert session.connection is not None
-            effects += [Fence(name, session.connection), Renew(name)]
-        elif event.is_new:
-            effects.append(Renew(name))
+        elif _is_replaced(session, event):
+            return [Refuse(name, connection, taken(name))]
+        else:
+            effects += self._take_over(session, event)
         if session.continues != event.continues:  # the client was upgraded or downgraded
             session.continues = event.continues
             effects.append(SaveSessions())
         session.connection, session.expires_at_ms = connection, None
         return [*effects, Welcome(name, connection)]
+
+    def _take_over(self, session: _Session, event: Registered) -> list[Effect]:
+        """The session exists: the same consumer reconnects, or another one takes it over."""
+        effects: list[Effect] = []
+        is_other = session.instance is not None and session.instance != event.instance
+        if session.connection not in (None, event.connection):
+            assert session.connection is not None
+            error = taken(event.name) if is_other else None
+            effects += [Fence(event.name, session.connection, error), Renew(event.name)]
+        elif event.is_new or is_other:
+            effects.append(Renew(event.name))
+        if session.instance is not None and is_other:
+            session.replaced = (*session.replaced, session.instance)[-REPLACED_MAX:]
+        if session.instance != event.instance:
+            session.instance = event.instance
+            effects.append(SaveSessions())
+        return effects
 
     def _remove(self, names: list[str], reason: str) -> list[Effect]:
         for name in names:
@@ -258,3 +312,16 @@ class Sessions:
             return []
         self._wake_at_ms = earliest
         return [] if earliest is None else [WakeAt(earliest)]
+
+
+def taken(name: str) -> SessionTaken:
+    return SessionTaken(
+        f"another consumer registered as {name!r} and took over its segments; give each consumer a different name"
+    )
+
+
+def _is_replaced(session: _Session, event: Registered) -> bool:
+    """Is this a consumer that lost the session to another one? It may not know it: its connection was broken then."""
+    if event.instance is None or event.instance == session.instance:
+        return False
+    return event.instance in session.replaced or (session.instance is not None and not event.is_new)

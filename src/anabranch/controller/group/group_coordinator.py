@@ -30,7 +30,7 @@ from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.subscription_registry import Subscription
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import SegmentRef
-from anabranch.model.errors import Error, NotAllowed
+from anabranch.model.errors import Error
 from anabranch.runtime.logs import get_logger
 from anabranch.runtime.retry_delays import RETRY_DELAYS
 
@@ -38,12 +38,6 @@ log = get_logger(__name__)
 
 GRANT_SECONDS = 2.0
 """A Pulsar client waits at most this long for its assignment while the owners of its segments confirm the grant."""
-
-
-class SessionTaken(NotAllowed):
-    """Another process has registered under the consumer's name since."""
-
-    code = "consumer-fenced"
 
 
 class ConsumerLink:
@@ -152,6 +146,7 @@ class GroupCoordinator:
         generation: int | None,
         *,
         continues: bool = False,
+        instance: int | None = None,
     ) -> tuple[AssignedSegments, ConsumerLink]:
         """Returns when the consumer's assignment is durable."""
         link = ConsumerLink(self, next(self._numbers), consumer, listener)
@@ -159,9 +154,9 @@ class GroupCoordinator:
         self._joining.add(link)
         is_new = generation is None and listener.reports_releases  # Pulsar's clients never send a generation
         continues = continues and self.subscription.kind.has_cursors
-        self._deliver(sessions.Registered(consumer, link.number, is_new, continues))
+        self._deliver(sessions.Registered(consumer, link.number, is_new, continues, instance))
         if generation is not None:
-            self._deliver(assigning.Holding(consumer, generation, frozenset(held)))
+            self._deliver(assigning.Holding(consumer, generation, frozenset(held), link.number))
         try:
             async with asyncio.timeout(self._leader.settings.call_seconds):
                 return await asyncio.shield(link.joining), link
@@ -192,7 +187,7 @@ class GroupCoordinator:
     async def progressed(self, link: ConsumerLink, reports: Iterable[Report]) -> None:
         """Progress of a checkpoint group's member. Returns when that is durable. Raises SessionTaken."""
         if not self._is_current(link):
-            raise SessionTaken("another process has this consumer's name and session now")
+            raise sessions.taken(link.consumer)
         for one in reports:
             self._deliver(grouping.Progressed(link.consumer, one))
         self._holds.changed()
@@ -302,8 +297,8 @@ class GroupCoordinator:
                 self._later(max(0, at_ms - leader.clock.now_ms()) / 1000, sessions.Ticked())
             case sessions.Welcome():
                 pass  # the assignment follows and answers the registration
-            case sessions.Fence(_, connection):
-                self._fence(self._links.get(connection))
+            case sessions.Fence(_, connection, error):
+                self._fence(self._links.get(connection), error)
             case sessions.Refuse(_, connection, error):
                 self._refuse(self._links.get(connection), error)
             case StepDown(reason):
@@ -443,10 +438,21 @@ class GroupCoordinator:
             link.is_granting = False
             link.send(assigned)
 
-    def _fence(self, link: ConsumerLink | None) -> None:
-        if link is not None:
-            self._forget(link)
-            link.listener.assigned(self._assigned(self.group.assignment.generation, ()))
+    def _fence(self, link: ConsumerLink | None, error: Error | None) -> None:
+        if link is None:
+            return
+        self._forget(link)
+        link.listener.assigned(self._assigned(self.group.assignment.generation, ()))
+        if error is not None:
+            log.warning(
+                "consumer was replaced by another one of its name",
+                extra={
+                    "topic": str(self._leader.topic),
+                    "subscription": self.subscription.name,
+                    "consumer": link.consumer,
+                },
+            )
+            link.end(error)
 
     def _refuse(self, link: ConsumerLink | None, error: Error) -> None:
         if link is not None:

@@ -237,6 +237,10 @@ class GroupState:
                 if self._layout is not None:
                     self._drained(self.drain.handle(event))
                 return []
+            case assigning.Holding(consumer, connection=int() as connection) if not self.sessions.is_current(
+                consumer, connection
+            ):
+                return []  # its registration was refused
             case assigning.Holding() | assigning.Released():
                 self._assigned(self.assignment.handle(event))
                 return []

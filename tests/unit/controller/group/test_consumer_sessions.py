@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+from anabranch.controller.events import SessionTaken
 from anabranch.controller.group.consumer_sessions import (
     EXPIRED,
     LEFT,
@@ -90,3 +93,93 @@ def test_registration_above_the_limit_is_refused() -> None:
     assert isinstance(refusal, Refuse)
     assert refusal.error.code == "too-many-consumers"
     assert refusal.error.retryable
+
+
+# two consumers with one name ------------------------------------------------------------------------------------------
+
+
+def test_newer_instance_takes_over_and_the_older_is_fenced_with_an_error() -> None:
+    sessions = Sessions()
+    sessions.handle(Registered("a", 1, is_new=True, instance=11), 0)
+    fence, *rest = sessions.handle(Registered("a", 2, is_new=True, instance=22), 5)
+    assert isinstance(fence, Fence)
+    assert (fence.connection, type(fence.error)) == (1, SessionTaken)
+    assert rest == [Renew("a"), SaveSessions(), Welcome("a", 2)]
+    assert sessions.record() == SessionsRecord({"a": 0}, instances={"a": 22}, replaced={"a": (11,)})
+
+
+def test_same_instance_reconnects_without_an_error_and_without_a_write() -> None:
+    sessions = Sessions()
+    sessions.handle(Registered("a", 1, is_new=True, instance=11), 0)
+    assert sessions.handle(Registered("a", 2, instance=11), 5) == [Fence("a", 1), Renew("a"), Welcome("a", 2)]
+    sessions.handle(Disconnected(2), 6)
+    assert [one for one in sessions.handle(Registered("a", 3, instance=11), 7) if not isinstance(one, WakeAt)] == [
+        Welcome("a", 3)
+    ]
+
+
+def refused(sessions: Sessions, event: Registered) -> bool:
+    effects = sessions.handle(event, 50)
+    errors = [one.error for one in effects if isinstance(one, Refuse)]
+    assert len(errors) == len(effects) or not errors, "a refusal changes nothing"
+    return bool(errors) and all(isinstance(one, SessionTaken) for one in errors)
+
+
+def test_replaced_instance_cannot_come_back() -> None:
+    """Its connection was broken when it was replaced, so it does not know."""
+    sessions = Sessions(grace_ms=100)
+    sessions.handle(Registered("a", 1, is_new=True, instance=11), 0)
+    sessions.handle(Disconnected(1), 1)
+    sessions.handle(Registered("a", 2, is_new=True, instance=22), 2)
+    assert refused(sessions, Registered("a", 3, instance=11)), "it has seen an assignment"
+    assert refused(sessions, Registered("a", 4, is_new=True, instance=11)), "the answer to its registration was lost"
+    assert sessions.is_current("a", 2)
+
+
+def test_next_leader_refuses_replaced_instances_too() -> None:
+    first = Sessions()
+    first.handle(Registered("a", 1, is_new=True, instance=11), 0)
+    first.handle(Registered("a", 2, is_new=True, instance=22), 0)
+    stored = SessionsRecord.from_json(json.loads(json.dumps(first.record().to_json())))
+    second = Sessions(record=stored, now_ms=10)
+    assert refused(second, Registered("a", 1, instance=11))
+    assert refused(second, Registered("a", 2, is_new=True, instance=11))
+    assert not refused(second, Registered("a", 3, instance=22))
+
+
+def test_replaced_instances_are_kept_up_to_a_limit() -> None:
+    sessions = Sessions()
+    for number in range(1, 20):
+        sessions.handle(Registered("a", number, is_new=True, instance=number), 0)
+    assert sessions.record().replaced == {"a": (15, 16, 17, 18)}
+    assert refused(sessions, Registered("a", 99, instance=3)), "it has seen an assignment"
+
+
+def test_name_is_free_again_after_its_session_ended() -> None:
+    sessions = Sessions()
+    sessions.handle(Registered("a", 1, is_new=True, instance=11), 0)
+    sessions.handle(Registered("a", 2, is_new=True, instance=22), 0)
+    sessions.handle(LeftCleanly("a", 2), 0)
+    assert not refused(sessions, Registered("a", 3, instance=11))
+
+
+def test_clients_without_instances_take_over_as_before() -> None:
+    sessions = Sessions()
+    sessions.handle(Registered("a", 1), 0)
+    assert sessions.handle(Registered("a", 2), 0) == [Fence("a", 1), Renew("a"), Welcome("a", 2)]
+    assert sessions.handle(Registered("a", 3, is_new=True, instance=33), 0) == [
+        Fence("a", 2),
+        Renew("a"),
+        SaveSessions(),
+        Welcome("a", 3),
+    ]
+    fence = sessions.handle(Registered("a", 4), 0)[0]
+    assert isinstance(fence, Fence)
+    assert isinstance(fence.error, SessionTaken)
+    assert refused(sessions, Registered("a", 5, instance=33))
+
+
+def test_record_without_instances_is_read_and_the_member_keeps_its_session() -> None:
+    sessions = Sessions(record=SessionsRecord.from_json({"a": {"joinedAtMs": 7}}), now_ms=0)
+    assert not refused(sessions, Registered("a", 1, instance=11))
+    assert sessions.record() == SessionsRecord({"a": 7}, instances={"a": 11})
