@@ -166,6 +166,16 @@ class LedGroup:
     drained: int  # number of drained segments
 
 
+@dataclass(slots=True)
+class ScalingCounts:
+    """Of the auto-scaling of one topic, since this broker leads it."""
+
+    splits: int = 0
+    merges: int = 0
+    split_suppressed_max_segments: int = 0  # evaluations that wanted a split and found too many segments
+    merge_suppressed_max_depth: int = 0  # evaluations that wanted a merge and found too many merges among the ancestors
+
+
 @dataclass(frozen=True, slots=True)
 class LedTopic:
     """Statistics of a topic that is led here."""
@@ -176,6 +186,7 @@ class LedTopic:
     sealed: int
     is_changing: bool  # a split, merge or deletion runs
     groups: tuple[LedGroup, ...]
+    scaling: ScalingCounts = field(default_factory=ScalingCounts)
 
 
 class ScalableTopics(Protocol):

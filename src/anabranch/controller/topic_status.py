@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.controller.group.group_coordinator import GroupCoordinator
-from anabranch.controller.interface import LedGroup, LedTopic
+from anabranch.controller.interface import LedGroup, LedTopic, ScalingCounts
 from anabranch.controller.records.subscription_registry import SubscriptionKind
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import SegmentHost, SegmentRef, SegmentStats
@@ -92,7 +92,9 @@ def led_topic(leader: TopicController) -> LedTopic | None:
         for name, members in sorted(leader.members.items())
     )
     is_changing = record.operation is not None or record.is_deleting
-    return LedTopic(leader.topic, record.epoch, active, len(record.segments) - active, is_changing, groups)
+    sealed = len(record.segments) - active
+    counts = ScalingCounts() if leader.scaler is None else leader.scaler.counts
+    return LedTopic(leader.topic, record.epoch, active, sealed, is_changing, groups, counts)
 
 
 async def segment_stats(host: SegmentHost, topic: TopicName, record: TopicRecord) -> dict[int, SegmentStats]:

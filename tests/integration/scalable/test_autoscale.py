@@ -112,6 +112,18 @@ async def test_stream_consumers_get_a_segment_each(tmp_path: Path) -> None:
             return acted == [Reason.CONSUMER_COUNT, Reason.CONSUMER_COUNT]
 
         await eventually(is_stored)
+        (led,) = service_of(scaled.node).led()
+        assert (led.scaling.splits, led.scaling.merges) == (2, 0)
+
+
+async def test_segment_limit_suppresses_splits_and_is_counted(tmp_path: Path) -> None:
+    async with (
+        scaled_node(tmp_path, split_cooldown_seconds=0, max_segments=1) as scaled,
+        scaled.client.stream_consumer(str(TOPIC), subscription="s"),
+        scaled.client.stream_consumer(str(TOPIC), subscription="s"),
+    ):
+        await until(lambda: any(one.scaling.split_suppressed_max_segments for one in service_of(scaled.node).led()))
+        assert await scaled.active() == 1
 
 
 async def test_cooldown_suppresses_the_second_split_and_is_explained(tmp_path: Path) -> None:

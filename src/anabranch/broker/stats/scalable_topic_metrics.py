@@ -27,6 +27,17 @@ TOPICS = (
     gauge("anabranch_scalable_sealed_segments", "Segments that are only read"),
     gauge("anabranch_scalable_epoch", "Layout epoch: grows with every change of the layout"),
     gauge("anabranch_scalable_operation_running", "1: a split, a merge or the deletion runs"),
+    gauge("pulsar_scalable_topic_active_segments", "Segments that are written to (PIP-483)"),
+    counter("pulsar_scalable_topic_auto_splits_total", "Automatic splits (PIP-483)"),
+    counter("pulsar_scalable_topic_auto_merges_total", "Automatic merges (PIP-483)"),
+    counter(
+        "pulsar_scalable_topic_split_suppressed_max_segments_total",
+        "Evaluations that wanted a split and found maxSegments reached (PIP-483)",
+    ),
+    counter(
+        "pulsar_scalable_topic_merge_suppressed_max_depth_total",
+        "Evaluations that wanted a merge and found maxDagDepth reached (PIP-483)",
+    ),
 )
 GROUPS = (
     gauge("anabranch_scalable_consumers", "Consumers that share the segments, including those in their grace period"),
@@ -53,7 +64,9 @@ def scalable_groups(totals: Totals, led: Sequence[LedTopic], topics_max: int) ->
     topics, groups = list[Row](), list[Row]()
     for one in led[:topics_max]:
         name = f'{where},namespace="{escaped(one.topic.namespace_path)}",topic="{escaped(str(one.topic))}"'
-        topics.append((name, (one.active, one.sealed, one.epoch, int(one.is_changing))))
+        auto = one.scaling
+        counts = auto.splits, auto.merges, auto.split_suppressed_max_segments, auto.merge_suppressed_max_depth
+        topics.append((name, (one.active, one.sealed, one.epoch, int(one.is_changing), one.active, *counts)))
         groups += [
             (f'{name},subscription="{escaped(it.subscription)}"', (it.consumers, it.generation, it.drained))
             for it in one.groups

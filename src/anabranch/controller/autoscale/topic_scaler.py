@@ -15,8 +15,9 @@ from typing import Protocol
 
 from anabranch.controller.autoscale.scaling_records import ScalingRecords
 from anabranch.controller.group.topic_groups import TopicGroups
+from anabranch.controller.interface import ScalingCounts
 from anabranch.controller.records.topic_record import TopicRecord
-from anabranch.model.autoscale.decision import Action, Decision
+from anabranch.model.autoscale.decision import Action, ActionKind, Decision, Suppression
 from anabranch.model.autoscale.evaluator import decide
 from anabranch.model.autoscale.history import History
 from anabranch.model.autoscale.load import SegmentLoad
@@ -75,6 +76,7 @@ class TopicScaler:
         self.policy: AutoScalePolicy | None = None
         self.decision: Decision | None = None
         self.decided_at_ms = 0
+        self.counts = ScalingCounts()
 
     @property
     def is_idle(self) -> bool:
@@ -172,8 +174,14 @@ class TopicScaler:
         demands = self._leader.groups.demands()
         decision = decide(record.layout, self.loads, demands, policy, history, now_ms, unowned=self._unowned(record))
         self.decision, self.decided_at_ms = decision, now_ms
+        self._count(decision)
         self._history = history.with_decision(decision, now_ms, record.epoch)
         return decision
+
+    def _count(self, decision: Decision) -> None:
+        by = {(one.kind, one.suppressed_by) for one in decision.suppressed}
+        self.counts.split_suppressed_max_segments += (ActionKind.SPLIT, Suppression.MAX_SEGMENTS) in by
+        self.counts.merge_suppressed_max_depth += (ActionKind.MERGE, Suppression.MAX_DEPTH) in by
 
     async def _forget_sealed(self, record: TopicRecord) -> None:
         """Reports of segments that are not active any more are removed."""
@@ -197,6 +205,10 @@ class TopicScaler:
         failure: str | None = None
         try:
             await self._leader.perform(action, f"auto: {decision.reason.value}")
+            if action.kind is ActionKind.SPLIT:
+                self.counts.splits += 1
+            else:
+                self.counts.merges += 1
         except Error as error:
             failure = error.reason
             log.warning("auto-scaling failed, paused for these segments", extra={**fields, "error": failure})
