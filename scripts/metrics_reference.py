@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from anabranch.broker.stats.metrics import BROKER, NAMESPACE, OWN, SCHEMAS, SUBSCRIPTION, TOPIC, VERSION, WRITE_LATENCY
-from anabranch.broker.stats.prometheus_format import Family
 from anabranch.broker.stats.scalable_topic_metrics import GROUPS, TOPICS, TOTALS
+from anabranch.client.metrics.prometheus_text import CONNECTIONS, CONSUMER, PRODUCER
+from anabranch.runtime.prometheus_format import Family
 
 HEAD = """\
 # Reference: metrics
@@ -22,7 +23,8 @@ HEAD = """\
   topics have separate series. The others are summed up in one series per namespace, without the label `topic`, so
   sums over all series stay correct; `anabranch_metrics_topics_left_out` is their number.
 * Only loaded topics count. An unused one is unloaded after `broker.idle_topic_seconds`.
-* A segment of a scalable topic is a topic with the name `segment://…`; metrics of its controller are at the end.
+* A segment of a scalable topic is a topic with the name `segment://…`; metrics of its controller come after topics.
+* Metrics of the SDK are not on the broker: `client.metrics_text()` returns them ([guide](../guides/sdk.md#metrics)).
 
 [grafana-dashboard.json](../operations/grafana-dashboard.json) is a dashboard to import.
 """
@@ -35,6 +37,9 @@ PARTS: tuple[tuple[str, str, tuple[Family, ...]], ...] = (
     ("Controllers of scalable topics", "`cluster`", TOTALS),
     ("Scalable topics", "`cluster`, `namespace`, `topic`", TOPICS),
     ("Ordered subscriptions of scalable topics", "`cluster`, `namespace`, `topic`, `subscription`", GROUPS),
+    ("The SDK", "none", (CONNECTIONS,)),
+    ("Producers of the SDK", "`topic`; failures also `code`, latencies also `quantile`", PRODUCER),
+    ("Consumers of the SDK", "`topic`, `subscription`", CONSUMER),
 )
 
 

@@ -16,6 +16,7 @@ The client must not know the broker's code. Both share only `model`, `protocol` 
 | `schema/` | values to bytes and back |
 | `producer/` | sending |
 | `consumer/` | receiving |
+| `metrics/` | counters of producers and consumers, as values and as Prometheus text |
 | `processing/` | handlers that the SDK calls with received messages |
 """
 
@@ -40,6 +41,7 @@ from anabranch.client.consumer.stream_consumer import StreamConsumer
 from anabranch.client.messages.compression import Compression
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
+from anabranch.client.metrics.metrics import ClientMetrics, ConsumerMetrics, ProducerMetrics, SendLatency
 from anabranch.client.producer.producer import Producer
 from anabranch.runtime.credentials import Basic, Certificate, Credentials, Tls, Token
 
@@ -54,8 +56,10 @@ __all__ = [
     "CheckpointConsumer",
     "Chunking",
     "Client",
+    "ClientMetrics",
     "Compression",
     "ConnectionPolicy",
+    "ConsumerMetrics",
     "DeadLetter",
     "Credentials",
     "Message",
@@ -63,8 +67,10 @@ __all__ = [
     "MessageId",
     "ProcessingTimeout",
     "Producer",
+    "ProducerMetrics",
     "QueueConsumer",
     "Retry",
+    "SendLatency",
     "StreamConsumer",
     "Tls",
     "Token",

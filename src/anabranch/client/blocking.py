@@ -5,15 +5,14 @@ Every call runs on one event loop thread, shared by all blocking clients of the 
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
-import contextvars
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from anabranch.client import client as asynchronous
 from anabranch.client.client import Start
@@ -39,7 +38,8 @@ from anabranch.client.messages.compression import Compression
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
 from anabranch.client.messages.timestamps import Moment
-from anabranch.client.processing.handler_runner import Handler as AsyncHandler
+from anabranch.client.metrics.metrics import ClientMetrics, ConsumerMetrics, ProducerMetrics
+from anabranch.client.processing.handler_threads import Handler, run_on_threads
 from anabranch.client.producer.bulk_send import Sent
 from anabranch.client.producer.producer import Producer
 from anabranch.client.schema.schema import Schema
@@ -52,7 +52,16 @@ from anabranch.runtime.loop_thread import LoopThread
 LOOP = LoopThread("anabranch-client", own_thread_error=WrongThread)
 """The event loop of all blocking clients of this process."""
 
-Handler = Callable[[Message], object]
+T = TypeVar("T")
+
+
+def _on_loop(call: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+    """A plain function for `LOOP.call`, because what it reads changes on the loop's thread."""
+
+    async def called() -> T:
+        return call()
+
+    return called
 
 
 class _Blocking:
@@ -81,6 +90,10 @@ class BlockingProducer(_Blocking):
 
     def __init__(self, inner: Producer) -> None:
         self._inner: Producer = inner
+
+    def metrics(self) -> ProducerMetrics:
+        """Counters, rates and latencies."""
+        return LOOP.call(_on_loop(self._inner.metrics))
 
     @property
     def topic(self) -> str:
@@ -198,6 +211,10 @@ class _BlockingConsumer(_Blocking):
     def layouts(self) -> Mapping[str, Layout]:
         return self._inner.layouts
 
+    def metrics(self) -> ConsumerMetrics:
+        """Counters, rates and what is in memory."""
+        return LOOP.call(_on_loop(self._inner.metrics))
+
     def receive(self, timeout: Seconds | None = None) -> Message | None:
         return LOOP.call(lambda: self._inner.receive(timeout))
 
@@ -219,32 +236,15 @@ class _BlockingConsumer(_Blocking):
         return message
 
 
-def _run_handlers(
-    consumer: Consumer, handler: Handler, concurrency: int, run: Callable[[AsyncHandler], Awaitable[None]]
-) -> None:
-    """Runs the handler on threads, and waits. An interrupt of the caller drains, like a cancellation in asyncio."""
-    pool = concurrent.futures.ThreadPoolExecutor(check_concurrency(concurrency), "anabranch-handler")
-
-    async def on_thread(message: Message) -> None:
-        call = contextvars.copy_context().run  # the handler sees the tracing context, as in `asyncio.to_thread`
-        await asyncio.get_running_loop().run_in_executor(pool, call, handler, message)
-
-    running = LOOP.submit(lambda: run(on_thread))
-    try:
-        running.result()
-    except BaseException:
-        if not running.done():
-            LOOP.call(consumer.stop_handlers)
-        raise
-    finally:
-        pool.shutdown(wait=False)  # a handler that outlasts the drain timeout keeps its thread until it returns
-
-
 class BlockingQueueConsumer(_BlockingConsumer):
     """Blocking form of QueueConsumer."""
 
     def __init__(self, inner: QueueConsumer) -> None:
         self._inner: QueueConsumer = inner
+
+    def lag(self, timeout: Seconds | None = None) -> int:
+        """Messages that are not acknowledged, according to the brokers."""
+        return LOOP.call(lambda: self._inner.lag(timeout))
 
     def ack(self, message: Message | MessageId | MessageBatch) -> None:
         LOOP.call(lambda: self._inner.ack(message))
@@ -265,11 +265,8 @@ class BlockingQueueConsumer(_BlockingConsumer):
         A message is acknowledged when its handler returns, and nacked when it raises; see `QueueConsumer.run`. Returns
         when another thread closes the consumer. An interrupt (Ctrl-C) lets the handlers that run finish first.
         """
-
-        def run(on_thread: AsyncHandler) -> Awaitable[None]:
-            return self._inner.run(on_thread, concurrency=concurrency, retry=retry, drain_timeout=drain_timeout)
-
-        _run_handlers(self._inner, handler, concurrency, run)
+        run = partial(self._inner.run, concurrency=concurrency, retry=retry, drain_timeout=drain_timeout)
+        run_on_threads(LOOP, handler, check_concurrency(concurrency), run, self._inner.stop_handlers)
 
 
 class BlockingStreamConsumer(_BlockingConsumer):
@@ -277,6 +274,10 @@ class BlockingStreamConsumer(_BlockingConsumer):
 
     def __init__(self, inner: StreamConsumer) -> None:
         self._inner: StreamConsumer = inner
+
+    def lag(self, timeout: Seconds | None = None) -> int:
+        """Messages that are not acknowledged, according to the brokers."""
+        return LOOP.call(lambda: self._inner.lag(timeout))
 
     def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
         LOOP.call(lambda: self._inner.ack_cumulative(message))
@@ -294,11 +295,8 @@ class BlockingStreamConsumer(_BlockingConsumer):
         What handlers finished is acknowledged; see `StreamConsumer.run`. Returns when another thread closes the
         consumer. An interrupt (Ctrl-C) lets the handlers that run finish first.
         """
-
-        def run(on_thread: AsyncHandler) -> Awaitable[None]:
-            return self._inner.run(on_thread, concurrency=concurrency, retry=retry, drain_timeout=drain_timeout)
-
-        _run_handlers(self._inner, handler, concurrency, run)
+        run = partial(self._inner.run, concurrency=concurrency, retry=retry, drain_timeout=drain_timeout)
+        run_on_threads(LOOP, handler, check_concurrency(concurrency), run, self._inner.stop_handlers)
 
     def position(self, message: Message) -> MessageId:
         async def asked() -> MessageId:
@@ -332,6 +330,14 @@ class BlockingClient(_Blocking):
 
     def __init__(self, inner: asynchronous.Client) -> None:
         self._inner: asynchronous.Client = inner
+
+    def metrics(self) -> ClientMetrics:
+        """Counters, rates, latencies and pending work of the open producers and consumers, as plain values."""
+        return LOOP.call(_on_loop(self._inner.metrics))
+
+    def metrics_text(self) -> str:
+        """The metrics in Prometheus' text format."""
+        return LOOP.call(_on_loop(self._inner.metrics_text))
 
     def producer(
         self,

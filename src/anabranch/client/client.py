@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -34,6 +34,8 @@ from anabranch.client.consumer.stream_consumer import StreamConsumer, StreamOpti
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import BadOption, ClientError, Closed, TimedOut
 from anabranch.client.messages.compression import Compression
+from anabranch.client.metrics.metrics import ClientMetrics
+from anabranch.client.metrics.prometheus_text import MetricsText
 from anabranch.client.producer.options import ProducerOptions
 from anabranch.client.producer.producer import Producer
 from anabranch.client.schema.schema import Schema, schema_of
@@ -103,6 +105,7 @@ class Client:
         self._watches = LayoutWatches(self._pool, policy, clock, chance)
         self._context = ClientContext(self._pool, policy.backoff, clock, chance, self._watches)
         self._opened: set[Producer | Consumer] = set()
+        self._metrics_text = MetricsText()
         self._is_closed = False
 
     @property
@@ -303,6 +306,33 @@ class Client:
 
         return AsyncResource(opened)
 
+    def metrics(self) -> ClientMetrics:
+        """Counters, rates, latencies and pending work of the open producers and consumers, as plain values.
+
+        Rates and latencies are of about the last minute: over the time between two calls that are at least a minute
+        apart, or since the opening.
+        """
+        return self._metrics_of(self._forget_closed())
+
+    def metrics_text(self) -> str:
+        """The metrics in Prometheus' text format (`text/plain; version=0.0.4`), for the application's own HTTP port."""
+        return self._metrics_text.page(self.metrics())
+
+    def _metrics_of(self, ones: Iterable[Producer | Consumer]) -> ClientMetrics:
+        ordered = sorted(ones, key=lambda one: (one.topic, one.name))
+        return ClientMetrics(
+            producers=tuple(one.metrics() for one in ordered if isinstance(one, Producer)),
+            consumers=tuple(one.metrics() for one in ordered if isinstance(one, Consumer)),
+            connections=len(self._pool),
+        )
+
+    def _forget_closed(self) -> set[Producer | Consumer]:
+        """What is closed leaves its counters to the text. Returns what is open."""
+        closed = {one for one in self._opened if one.is_closed}
+        self._metrics_text.closed(self._metrics_of(closed))
+        self._opened -= closed
+        return self._opened
+
     async def close(self, timeout: Seconds | None = None) -> None:
         """Closes all producers and consumers, then the connections. Safe to repeat; never hangs."""
         self._is_closed = True
@@ -359,7 +389,7 @@ class Client:
         if self._is_closed:
             await made.close(timeout=0)
             raise Closed("the client is closed")
-        self._opened = {one for one in self._opened if not one.is_closed} | {made}
+        self._forget_closed().add(made)
         return made
 
     async def _retrying(self, ask: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:

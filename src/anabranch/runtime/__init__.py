@@ -21,6 +21,7 @@ the standard library (and h11 for HTTP).
 | `retry_delays` | delays between attempts |
 | `loop_thread` | an event loop on its own thread |
 | `garbage` | tuning of the garbage collector |
+| `prometheus_format` | metrics in Prometheus text format |
 | `logs` | log output as text or JSON |
 | `settings` | settings from file, environment and flags |
 """

@@ -6,5 +6,4 @@
 | `subscription_stats` | stats of a subscription and its consumers |
 | `metrics` | the `/metrics` page of this broker |
 | `scalable_topic_metrics` | metrics of scalable topics |
-| `prometheus_format` | Prometheus text format |
 """

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
 from anabranch.broker.publish import latency_histogram as latency
 from anabranch.broker.schemas.counters import SchemaCounts
-from anabranch.broker.stats.prometheus_format import Family, Row, counter, escaped, gauge, labels, samples, single
 from anabranch.broker.stats.scalable_topic_metrics import GROUPS, TOPICS, TOTALS, scalable_groups
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription
@@ -21,6 +20,7 @@ from anabranch.broker.topic_registry.factory import AnyTopic
 from anabranch.broker.topic_registry.rate_sampler import Sampler
 from anabranch.controller.interface import ScalableTopics
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.prometheus_format import Family, Row, counter, escaped, gauge, labels, samples, single
 from anabranch.runtime.tasks import YieldBudget
 
 ROWS_PER_PIECE = 500

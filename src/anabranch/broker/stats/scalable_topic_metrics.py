@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
-from anabranch.broker.stats.prometheus_format import Family, Row, counter, escaped, gauge, labels
 from anabranch.controller.interface import LedTopic, Totals
+from anabranch.runtime.prometheus_format import Family, Row, counter, escaped, gauge, labels
 
 TOTALS = (
     gauge("anabranch_scalable_topics_led", "Scalable topics that this broker leads"),

@@ -41,6 +41,10 @@ class ConnectionPool:
         self._tasks = TaskOwner("client-dials")
         self._is_closed = False
 
+    def __len__(self) -> int:
+        """Number of open connections."""
+        return len(self._connections)
+
     async def connection(self, address: Address | None = None) -> Connection:
         """The connection to a broker, opened if necessary; without `address`, to any broker that answers."""
         if address is not None:

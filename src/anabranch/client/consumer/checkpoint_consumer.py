@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from anabranch.client.config import Seconds, seconds
@@ -24,6 +24,7 @@ from anabranch.client.context import ClientContext
 from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, NotSupported, TopicNotFound
 from anabranch.client.messages.message import Message
 from anabranch.client.messages.message_batch import last_id
+from anabranch.client.metrics.metrics import ConsumerMetrics
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.names import TopicName
 from anabranch.protocol import pulsar_pb2 as pb
@@ -99,6 +100,10 @@ class CheckpointConsumer(Consumer):
     @property
     def group(self) -> str | None:
         return self._reader.group
+
+    def metrics(self) -> ConsumerMetrics:
+        """The subscription is the group; empty without one. Acknowledgements do not exist."""
+        return replace(super().metrics(), subscription=self.group or "", unacknowledged=0)
 
     def checkpoint(self) -> Checkpoint:
         """Exactly what was received so far. A consumer that starts with it receives the rest and nothing else."""

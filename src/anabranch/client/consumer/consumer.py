@@ -19,6 +19,9 @@ from anabranch.client.context import ClientContext
 from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, TopicNotFound, Unfinished
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
+from anabranch.client.metrics.counters import ConsumerCounters
+from anabranch.client.metrics.metrics import ConsumerMetrics
+from anabranch.client.metrics.window import Sample, Window
 from anabranch.client.processing.handler_runner import Handler, HandlerRunner, RunnerPorts
 from anabranch.client.processing.handler_state import HandlerState
 from anabranch.client.schema.schema import Schema
@@ -78,6 +81,9 @@ class Consumer:
         self._topics = tuple(topics)
         self._options = options
         self._context = context
+        self.counters = ConsumerCounters()
+        self._window = Window(context.clock.monotonic())
+        self._lag: int | None = None
         self._tasks = TaskOwner("consumer")
         self._queue: ReceiveQueue[SegmentConsumer] = ReceiveQueue()
         self._watches: list[LayoutWatch] = []
@@ -131,6 +137,39 @@ class Consumer:
     def layouts(self) -> Mapping[str, Layout]:
         """The current layout of each topic: its segments, or its partitions as segments. Changes with a split."""
         return {str(part.view.topic): part.view.layout for part in self._parts}
+
+    def metrics(self) -> ConsumerMetrics:
+        """Counters, rates and what is in memory; see `Client.metrics`."""
+        counted, clock = self.counters, self._context.clock
+        rates = self._window.rates(Sample(clock.monotonic(), counted.messages, counted.bytes))
+        states = [segment_consumer.state for segment_consumer in self._segment_consumers.values()]
+        return ConsumerMetrics(
+            topic=self.topic,
+            subscription=self.subscription,
+            name=self.name,
+            messages=counted.messages,
+            bytes=counted.bytes,
+            batches=counted.batches,
+            redelivered=counted.redelivered,
+            rejected=counted.rejected,
+            nacks=counted.nacks,
+            dead_letters=counted.dead_letters,
+            prefetched=sum(state.buffered for state in states),
+            unacknowledged=sum(state.unacknowledged for state in states),
+            segments=len(states),
+            message_rate=rates.messages,
+            byte_rate=rates.bytes,
+            age=counted.age_s(clock.now_ms(), clock.monotonic()),
+            lag=self._lag,
+        )
+
+    async def _ask_lag(self, timeout: Seconds | None) -> int:
+        if self._is_closed:
+            raise Closed("the consumer is closed")
+        timeout_s = self._options.operation_timeout_s if timeout is None else seconds(timeout)
+        asked = [segment_consumer.backlog(timeout_s) for segment_consumer in self._segment_consumers.values()]
+        self._lag = sum(await asyncio.gather(*asked))
+        return self._lag
 
     async def receive(self, timeout: Seconds | None = None) -> Message | None:
         """The next message, or None after `timeout`. Without `timeout` it waits without a limit."""

@@ -84,8 +84,14 @@ class QueueConsumer(Consumer):
         segment_consumer = self._segment_consumer_of(one)
         if segment_consumer is None:
             return
+        self.counters.nacks += 1
         count = message.redelivery_count if isinstance(message, Message) else 0
         self._redeliver_after(segment_consumer, one, self._nack_delay_s(count) if delay is None else seconds(delay))
+
+    async def lag(self, timeout: Seconds | None = None) -> int:
+        """Ask the brokers how many messages of the topic this subscription has not acknowledged; `metrics` shows the
+        answer. Raises NotReady while a segment is not attached. Apache Pulsar counts entries."""
+        return await self._ask_lag(timeout)
 
     async def run(
         self,
@@ -177,6 +183,7 @@ class QueueConsumer(Consumer):
         if segment_consumer.turn == turn:  # otherwise it was detached meanwhile, and its counts were reset
             segment_consumer.taken()
         if is_stored:
+            self.counters.dead_letters += 1
             segment_consumer.ack(message.id)
         else:
             self._redeliver_after(segment_consumer, message.id, max(1.0, self._nack_delay_s(message.redelivery_count)))

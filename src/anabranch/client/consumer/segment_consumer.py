@@ -20,9 +20,19 @@ from anabranch.client.consumer.batch_bits import whole_entry
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
 from anabranch.client.context import ClientContext
-from anabranch.client.errors import ClientError, ConsumerFenced, NotReady, Refused, TimedOut, Unreachable, plain
+from anabranch.client.errors import (
+    ClientError,
+    ConsumerFenced,
+    NotReady,
+    Refused,
+    TimedOut,
+    Unreachable,
+    plain,
+    refusal,
+)
 from anabranch.client.messages.entry_contents import DeliveredEntry
 from anabranch.client.messages.message import Message, MessageId, Origin
+from anabranch.client.metrics.counters import ConsumerCounters
 from anabranch.client.topic.topic_view import MANAGED, BrokerUrls
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
@@ -71,6 +81,8 @@ class Grant:
 class SegmentListener(Protocol):
     """Receives the messages and events of a segment consumer. Called on the event loop; must not raise."""
 
+    counters: ConsumerCounters
+
     def on_messages(self, segment_consumer: SegmentConsumer, messages: Sequence[Message]) -> None: ...
 
     def drop_messages(self, segment_consumer: SegmentConsumer) -> list[MessageId]:
@@ -103,6 +115,7 @@ class SegmentConsumer:
         self.grant: Grant | None = None  # the last assignment; sent only to brokers with Anabranch extensions
         self._hint = spec.hint
         self._listener = listener
+        self._counters = listener.counters
         self._pool = context.pool
         self._clock = context.clock
         self._connection: Connection | None = None
@@ -195,7 +208,13 @@ class SegmentConsumer:
             if self.is_at_end:
                 self.is_at_end = False
                 self._listener.on_rewound(self)
-            self.perform(self.state.delivered(body, payload, self._clock.monotonic()))
+            counters = self._counters
+            counters.batches += 1
+            counters.bytes += len(payload)
+            if body.redelivery_count:
+                counters.redelivered += 1
+            counters.arrived_at = now = self._clock.monotonic()
+            self.perform(self.state.delivered(body, payload, now))
             if self.state.has_chunks and self._chunk_timer is None:
                 self._chunk_timer = self._clock.call_later(CHUNK_SECONDS, self._expire_chunks)
         elif kind == BaseCommand.CLOSE_CONSUMER:
@@ -236,6 +255,9 @@ class SegmentConsumer:
         for effect in effects:
             match effect:
                 case Deliver(messages):
+                    self._counters.messages += len(messages)
+                    if isinstance(messages, DeliveredEntry):
+                        self._counters.publish_time_ms = messages.contents.of.publish_time
                     self._listener.on_messages(self, messages)
                 case _ if connection is None:
                     pass  # detached meanwhile: the broker starts from scratch at the next attach
@@ -252,6 +274,7 @@ class SegmentConsumer:
                     )
                     answer.add_done_callback(partial(self._confirmed, number))
                 case Reject(identity, reason):
+                    self._counters.rejected += 1
                     place = f"{identity.ledgerId}:{identity.entryId}"
                     log.warning(
                         "skipping an entry that cannot be read",
@@ -296,6 +319,16 @@ class SegmentConsumer:
         """Messages were handed out to the application."""
         if flow := self.state.taken(count):
             self.perform(flow)
+
+    async def backlog(self, timeout_s: float) -> int:
+        """Messages that the subscription has not acknowledged here, according to the broker."""
+        connection = self._connection
+        if connection is None:
+            raise NotReady(f"{self.topic} is not attached, so its backlog is not known")
+        answer = await connection.ask(BaseCommand.CONSUMER_STATS, timeout_s, consumer_id=self._id)
+        if answer.HasField("error_code"):
+            raise refusal(answer.error_code, answer.error_message)
+        return int(answer.msgBacklog)
 
     def resize(self, window: int) -> None:
         self.perform(self.state.resize(window))

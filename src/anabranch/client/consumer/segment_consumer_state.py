@@ -164,6 +164,18 @@ class SegmentConsumerState:
         return self._entry(body, held, place)
 
     @property
+    def buffered(self) -> int:
+        """Messages that wait for the application."""
+        return self._buffered
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages that the application has and did not acknowledge. Counted on request."""
+        if self._queued_acks:
+            self._apply_queued_acks()
+        return max(0, sum(entry.held.bit_count() for entry in self._entries.values()) - self._buffered)
+
+    @property
     def has_chunks(self) -> bool:
         """There are incomplete chunked messages, so `expire` may have work later."""
         return self._chunks.has_begun

@@ -143,6 +143,11 @@ class StreamConsumer(Consumer):
             where.ack_cumulative(last)
         self._check_leaving()
 
+    async def lag(self, timeout: Seconds | None = None) -> int:
+        """Ask the brokers how many messages of this consumer's segments are not acknowledged; `metrics` shows the
+        answer. Raises NotReady while a segment is not attached. Apache Pulsar counts entries."""
+        return await self._ask_lag(timeout)
+
     async def run(
         self,
         handler: Handler,

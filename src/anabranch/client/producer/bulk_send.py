@@ -256,21 +256,21 @@ class Ticket:
 class BulkEntry(Sequence[OutgoingMessage]):
     """The records of one entry, made when more than one is accessed."""
 
-    __slots__ = ("_bulk", "_deadline", "_first", "_made", "_order", "_publish_time", "_rows", "highest", "size_bytes")
+    __slots__ = ("_bulk", "_first", "_made", "_order", "_rows", "deadline", "highest", "publish_time_ms", "size_bytes")
 
     def __init__(self, bulk: Bulk, made: Packed, first: int, order: int, publish_time: int, deadline: float) -> None:
         self._bulk = bulk
         self._rows = made.rows
         self._first = first
         self._order = order
-        self._publish_time = publish_time
-        self._deadline = deadline
+        self.publish_time_ms = publish_time
+        self.deadline = deadline
         self._made: list[OutgoingMessage] | None = None
         self.highest = made.highest
         self.size_bytes = made.size
 
     def entry(self, made: Packed) -> Entry:
-        return Entry(self, made.head, made.body, made.first, made.highest, self._deadline)
+        return Entry(self, made.head, made.body, made.first, made.highest, self.deadline)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -288,7 +288,7 @@ class BulkEntry(Sequence[OutgoingMessage]):
         return self._records()[index]
 
     def _record(self, row: int) -> OutgoingMessage:
-        return self._bulk.record(row, self._first, self._order, self._publish_time, self._deadline)
+        return self._bulk.record(row, self._first, self._order, self.publish_time_ms, self.deadline)
 
     def _records(self) -> list[OutgoingMessage]:
         if self._made is None:

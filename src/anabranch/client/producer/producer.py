@@ -16,6 +16,10 @@ from anabranch.client.errors import ClientError, Closed, TimedOut
 from anabranch.client.messages.message import MessageId
 from anabranch.client.messages.outgoing import RECORD_OVERHEAD_BYTES, OutgoingMessage, check
 from anabranch.client.messages.timestamps import Moment, delivery_ms, milliseconds
+from anabranch.client.metrics.counters import ProducerCounters
+from anabranch.client.metrics.latencies import quantile
+from anabranch.client.metrics.metrics import ProducerMetrics, SendLatency
+from anabranch.client.metrics.window import Sample, Window
 from anabranch.client.producer.bulk_send import Bulk, BulkEntry, Sent
 from anabranch.client.producer.memory_limit import MemoryLimit
 from anabranch.client.producer.open_batch import OpenBatch
@@ -49,6 +53,8 @@ class Producer:
             str(topic), self._state, self._style, options, context, self._on_stored, self._on_failed
         )
         self._memory = MemoryLimit(options.pending_bytes_max)
+        self._counters = ProducerCounters()
+        self._window = Window(context.clock.monotonic())
         self._watch: LayoutWatch | None = None
         self._next_sequence = 0
         self._next_order = 0
@@ -103,6 +109,32 @@ class Producer:
     def last_sequence_id(self) -> int:
         """The highest one that is stored, by this producer or another of its name; -1 when there is none."""
         return self._last_stored
+
+    def metrics(self) -> ProducerMetrics:
+        """Counters, rates and latencies; see `Client.metrics`."""
+        counted, latencies = self._counters, self._counters.latencies
+        now = Sample(self._clock.monotonic(), counted.messages, counted.bytes, tuple(latencies.counts))
+        rates = self._window.rates(now)
+        return ProducerMetrics(
+            topic=self.topic,
+            name=self.name,
+            messages=counted.messages,
+            bytes=counted.bytes,
+            batches=counted.batches,
+            failed=counted.failed,
+            errors=dict(counted.errors),
+            pending_messages=self._next_order - counted.messages - counted.failed,
+            pending_bytes=self.pending_bytes,
+            message_rate=rates.messages,
+            byte_rate=rates.bytes,
+            latency=SendLatency(
+                p50=quantile(rates.latencies, 0.5),
+                p99=quantile(rates.latencies, 0.99),
+                maximum=latencies.maximum if counted.batches else None,
+                total=latencies.total,
+                count=counted.batches,
+            ),
+        )
 
     async def send(
         self,
@@ -372,13 +404,22 @@ class Producer:
                     ticket.set_result(MessageId(topic, ledger, position, index if size else -1, size, lane))
         self._last_stored = max(self._last_stored, records.highest)
         self._memory.give(records.size_bytes)
+        self._counters.stored(len(records), records.size_bytes, self._latency_s(records))
         self._settle_flushes()
+
+    def _latency_s(self, records: OpenBatch | BulkEntry) -> float:
+        """Since the call for the first of them. The deadline has the exact time of that call."""
+        timeout_s = self._options.send_timeout_s
+        if timeout_s:
+            return self._clock.monotonic() - records.deadline + timeout_s
+        return (self._clock.now_ms() - records.publish_time_ms) / 1000
 
     def _on_failed(self, records: Sequence[OutgoingMessage], error: ClientError) -> None:
         for record in records:
             if not record.ticket.done():
                 record.ticket.set_exception(error)
         self._memory.give(sum(record.size_bytes for record in records))
+        self._counters.failed_with(error.code, len(records))
         self._settle_flushes()
 
     # -- time

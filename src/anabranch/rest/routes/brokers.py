@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from anabranch.broker.admin.service import BrokerAdmin
-from anabranch.broker.stats.prometheus_format import CONTENT_TYPE
 from anabranch.rest.http_message import NO_CONTENT, TEXT, Request, Response, json_response, raw_response
 from anabranch.rest.router import Route
+from anabranch.runtime.prometheus_format import CONTENT_TYPE
 from anabranch.security.permissions import OPEN, SIGNED_IN, SUPERVISE
 
 

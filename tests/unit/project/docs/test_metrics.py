@@ -1,4 +1,4 @@
-"""The reference of metrics and the dashboard say what the broker really writes."""
+"""The reference of metrics and the dashboard say what the broker and the SDK really write."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from anabranch.broker.stats.metrics import FAMILIES
+from anabranch.client.metrics.prometheus_text import CONNECTIONS, CONSUMER, PRODUCER
 from scripts.metrics_reference import PARTS, page
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -18,7 +19,8 @@ def test_the_reference_is_in_step() -> None:
 
 
 def test_the_reference_names_every_family() -> None:
-    assert {family for _, _, families in PARTS for family in families} == set(FAMILIES)
+    families = {family for _, _, families in PARTS for family in families}
+    assert families == {*FAMILIES, CONNECTIONS, *PRODUCER, *CONSUMER}
 
 
 def test_the_dashboard_asks_only_for_what_there_is() -> None:

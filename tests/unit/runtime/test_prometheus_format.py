@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from anabranch.broker.publish.latency_histogram import NAMES, Latencies
 from anabranch.broker.stats.metrics import FAMILIES
-from anabranch.broker.stats.prometheus_format import Family, escaped, gauge, labels, samples, single
 from anabranch.broker.topic_registry.rate_meter import WINDOW_SECONDS, Meter
+from anabranch.runtime.prometheus_format import Family, escaped, gauge, labels, samples, single
 
 
 def test_first_reading_has_rate_zero() -> None:

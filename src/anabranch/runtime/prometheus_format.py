@@ -14,7 +14,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 @dataclass(frozen=True, slots=True)
 class Family:
     name: str
-    kind: str  # counter or gauge
+    kind: str  # counter, gauge or summary
     help: str
 
     def __post_init__(self) -> None:
