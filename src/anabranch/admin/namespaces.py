@@ -50,6 +50,18 @@ class Namespaces(Group):
     async def remove_policy(self, namespace: str, name: str) -> None:
         await self._done("DELETE", policy_url(namespace, name, "DELETE"))
 
+    async def auto_scale_policy(self, namespace: str, *, applied: bool = False) -> Any:
+        """Of its scalable topics; None when nothing is set. `applied`: the policy in force, with all fields."""
+        query = {"applied": True} if applied else None
+        return await self._value("GET", namespace_url(namespace, "scalableTopicAutoScalePolicy"), query=query)
+
+    async def set_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
+        """Replaces what the namespace sets. Refused when it contradicts the policy of a topic."""
+        await self._done("POST", namespace_url(namespace, "scalableTopicAutoScalePolicy"), dict(policy))
+
+    async def remove_auto_scale_policy(self, namespace: str) -> None:
+        await self._done("DELETE", namespace_url(namespace, "scalableTopicAutoScalePolicy"))
+
     async def backlog_quotas(self, namespace: str) -> dict[str, Any]:
         """By type: `destination_storage` (bytes) and `message_age` (seconds)."""
         return await self._object("GET", namespace_url(namespace, "backlogQuotaMap"))

@@ -86,11 +86,13 @@ class ScalableTopics(Group):
 
     # -- auto-scaling and migration
 
-    async def auto_scale_policy(self, topic: str) -> Any:
-        """None when it is not set."""
-        return await self._value("GET", scalable_url(topic, "autoScalePolicy"))
+    async def auto_scale_policy(self, topic: str, *, applied: bool = False) -> Any:
+        """What the topic sets; None when that is nothing. `applied`: the policy in force, with all fields."""
+        query = {"applied": True} if applied else None
+        return await self._value("GET", scalable_url(topic, "autoScalePolicy"), query=query)
 
     async def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
+        """Replaces what the topic sets: some of the fields of PIP-483, as `{"maxSegments": 16}`."""
         await self._done("POST", scalable_url(topic, "autoScalePolicy"), dict(policy))
 
     async def remove_auto_scale_policy(self, topic: str) -> None:

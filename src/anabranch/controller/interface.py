@@ -17,6 +17,7 @@ from anabranch.controller.records.subscription_registry import SubscriptionKind
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import record_json
 from anabranch.controller.segment_host import SegmentStats, Start
+from anabranch.model.autoscale.policy import AutoScalePolicy
 from anabranch.model.errors import AlreadyExists, Error, NotReady
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
@@ -242,6 +243,16 @@ class ScalableTopics(Protocol):
     async def merge(
         self, topic: TopicName, segment_ids: tuple[int, ...], *, operation_id: str | None = None, reason: str = ""
     ) -> int: ...
+
+    async def auto_scale_policy(self, namespace: str, topic: TopicName | None = None) -> AutoScalePolicy:
+        """On any broker: the policy in force for the topic, or (None) for topics of the namespace that set nothing.
+        Raises BadPolicy if what is stored contradicts the broker's settings."""
+
+    async def set_auto_scale_policy(self, topic: TopicName, override: Mapping[str, Any] | None) -> None:
+        """The topic's level; None removes it. Raises BadPolicy."""
+
+    async def check_namespace_policy(self, namespace: str, override: Mapping[str, Any] | None) -> None:
+        """On any broker. Raises BadPolicy if the namespace, or a topic in it, cannot have this policy."""
 
     async def subscribe(self, topic: TopicName, name: str, kind: SubscriptionKind, start: Start) -> None: ...
 

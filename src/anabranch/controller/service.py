@@ -39,6 +39,7 @@ from anabranch.controller.topic_controllers import TopicControllers
 from anabranch.controller.topic_status import led_topic, segment_stats, topic_status
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.write_gate import WriteGate
+from anabranch.model.autoscale.policy import AutoScalePolicy
 from anabranch.model.errors import BadRequest, Error, NotAllowed
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name
@@ -249,13 +250,40 @@ class ScalableTopicService:
         reason: str = "",
     ) -> int:
         call = operations.SplitCall(operation_id or self.new_id(), segment_id, ways, points, reason)
-        return await self.controllers.call(topic, lambda controller: controller.ask(call))
+        return await self._change(topic, call)
 
     async def merge(
         self, topic: TopicName, segment_ids: tuple[int, ...], *, operation_id: str | None = None, reason: str = ""
     ) -> int:
         call = operations.MergeCall(operation_id or self.new_id(), segment_ids, reason)
-        return await self.controllers.call(topic, lambda controller: controller.ask(call))
+        return await self._change(topic, call)
+
+    async def _change(self, topic: TopicName, call: operations.Call) -> int:
+        """Under the limits that hold now: the policy of the namespace may have changed since the topic is led."""
+
+        async def work(controller: TopicController) -> int:
+            await controller.wait_leading()
+            own = None if controller.record is None else controller.record.auto_scale_policy
+            controller.ops.limits = self.settings.limits(own, await self._rules.auto_scale_policy(topic.namespace_path))
+            return await controller.ask(call)
+
+        return await self.controllers.call(topic, work)
+
+    # auto-scale policies ----------------------------------------------------------------------------------------------
+    async def auto_scale_policy(self, namespace: str, topic: TopicName | None = None) -> AutoScalePolicy:
+        if topic is None:
+            return await self.policies.of_namespace(namespace)
+        return await self.policies.with_override(topic, (await self.record(topic)).auto_scale_policy)
+
+    async def set_auto_scale_policy(self, topic: TopicName, override: Mapping[str, Any] | None) -> None:
+        await self.policies.with_override(topic, override)
+        call = operations.PolicyCall(self.new_id(), None if override is None else dict(override))
+        await self.controllers.call(topic, lambda controller: controller.ask(call))
+
+    async def check_namespace_policy(self, namespace: str, override: Mapping[str, Any] | None) -> None:
+        await self.policies.check_namespace(namespace, override)
+
+    # subscriptions ----------------------------------------------------------------------------------------------------
 
     async def subscribe(self, topic: TopicName, name: str, kind: SubscriptionKind, start: Start) -> None:
         call = subscriptions.SubscribeCall(self.new_id(), check_subscription_name(name), kind, start)

@@ -1,20 +1,26 @@
 """Settings of scalable topics. Validated once, at start.
 
 Namespaces override retention (`retention_policies`), auto-creation (`autoTopicCreationOverride`) and, through their
-`scalableTopicAutoScalePolicy`, `maxSegments` and `maxDagDepth`; a topic's own `autoScalePolicy` overrides that.
+`scalableTopicAutoScalePolicy`, everything that is a field of `AutoScalePolicy`; a topic's `autoScalePolicy` overrides
+that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.model.autoscale.policy import AutoScalePolicy, BadPolicy
+from anabranch.model.autoscale.policy import JSON_NAMES, AutoScalePolicy, BadPolicy
 from anabranch.model.layout import LayoutLimits
 from anabranch.runtime.settings import SettingsError, require_all
 
 WEEK_MINUTES = 7 * 24 * 60
+
+
+def _as_pulsar(default: Any, text: str, name: str) -> Any:
+    """A setting that Pulsar's broker.conf has under this name."""
+    return field(default=default, metadata={"help": f"{text} (Pulsar: {name})"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +46,8 @@ class ScalableTopicsSettings:
     retention_mb: int = field(
         default=-1, metadata={"help": "read segments beyond this size are deleted earlier; -1 = no limit"}
     )
-    max_segments: int = field(default=64, metadata={"help": "active segments of one topic"})
-    max_dag_depth: int = field(default=10, metadata={"help": "merges among the ancestors of a segment"})
+    max_segments: int = _as_pulsar(64, "active segments of one topic", "scalableTopicMaxSegments")
+    max_dag_depth: int = _as_pulsar(10, "merges among the ancestors of a segment", "scalableTopicMaxDagDepth")
     auto_create_segments: int = field(default=1, metadata={"help": "segments of a topic that is created on first use"})
     max_consumers: int = field(default=10_000, metadata={"help": "consumers of one ordered subscription"})
     sweep_seconds: float = field(default=60.0, metadata={"help": "interval of garbage collection of segments"})
@@ -49,51 +55,68 @@ class ScalableTopicsSettings:
         default=60.0, metadata={"help": "the controller of an unused topic is unloaded after this"}
     )
 
-    auto_scale_enabled: bool = field(
-        default=False,
-        metadata={"help": "split and merge topics automatically, unless their policy says otherwise"},
+    auto_scale_enabled: bool = _as_pulsar(
+        False,
+        "split and merge topics automatically, unless their policy says otherwise",
+        "scalableTopicAutoScaleEnabled",
     )
-    auto_scale_interval_seconds: float = field(
-        default=60.0, metadata={"help": "every led topic is evaluated at least this often; events evaluate it at once"}
+    auto_scale_interval_seconds: float = _as_pulsar(
+        60.0,
+        "every led topic is evaluated at least this often; events evaluate it at once",
+        "scalableTopicAutoScaleIntervalSeconds",
     )
-    min_segments: int = field(default=1, metadata={"help": "automatic merges leave this many active segments"})
-    split_cooldown_seconds: int = field(
-        default=60, metadata={"help": "pause of automatic splits after a split of the topic"}
+    min_segments: int = _as_pulsar(1, "automatic merges leave this many active segments", "scalableTopicMinSegments")
+    split_cooldown_seconds: int = _as_pulsar(
+        60, "pause of automatic splits after a split of the topic", "scalableTopicSplitCooldownSeconds"
     )
-    merge_cooldown_seconds: int = field(
-        default=300, metadata={"help": "pause of automatic merges after a merge of the topic"}
+    merge_cooldown_seconds: int = _as_pulsar(
+        300, "pause of automatic merges after a merge of the topic", "scalableTopicMergeCooldownSeconds"
     )
-    merge_window_seconds: int = field(
-        default=300, metadata={"help": "segments are merged after being below all merge thresholds for this long"}
+    merge_window_seconds: int = _as_pulsar(
+        300,
+        "segments are merged after being below all merge thresholds for this long",
+        "scalableTopicMergeWindowSeconds",
     )
-    split_msg_rate_in_threshold: float = field(
-        default=10_000.0, metadata={"help": "a segment with more messages/s in is split"}
+    split_msg_rate_in_threshold: float = _as_pulsar(
+        10_000.0, "a segment with more messages/s in is split", "scalableTopicSplitMsgRateInThreshold"
     )
-    split_bytes_rate_in_threshold: int = field(
-        default=50_000_000, metadata={"help": "a segment with more bytes/s in is split"}
+    split_bytes_rate_in_threshold: int = _as_pulsar(
+        50_000_000, "a segment with more bytes/s in is split", "scalableTopicSplitBytesRateInThreshold"
     )
-    split_msg_rate_out_threshold: float = field(
-        default=50_000.0, metadata={"help": "a segment with more messages/s out is split"}
+    split_msg_rate_out_threshold: float = _as_pulsar(
+        50_000.0, "a segment with more messages/s out is split", "scalableTopicSplitMsgRateOutThreshold"
     )
-    split_bytes_rate_out_threshold: int = field(
-        default=250_000_000, metadata={"help": "a segment with more bytes/s out is split"}
+    split_bytes_rate_out_threshold: int = _as_pulsar(
+        250_000_000, "a segment with more bytes/s out is split", "scalableTopicSplitBytesRateOutThreshold"
     )
-    merge_msg_rate_in_threshold: float = field(
-        default=1_000.0, metadata={"help": "segments with fewer messages/s in may be merged; 0 = never"}
+    merge_msg_rate_in_threshold: float = _as_pulsar(
+        1_000.0, "segments with fewer messages/s in may be merged; 0 = never", "scalableTopicMergeMsgRateInThreshold"
     )
-    merge_bytes_rate_in_threshold: int = field(
-        default=5_000_000, metadata={"help": "segments with fewer bytes/s in may be merged; 0 = never"}
+    merge_bytes_rate_in_threshold: int = _as_pulsar(
+        5_000_000, "segments with fewer bytes/s in may be merged; 0 = never", "scalableTopicMergeBytesRateInThreshold"
     )
-    merge_msg_rate_out_threshold: float = field(
-        default=5_000.0, metadata={"help": "segments with fewer messages/s out may be merged; 0 = never"}
+    merge_msg_rate_out_threshold: float = _as_pulsar(
+        5_000.0, "segments with fewer messages/s out may be merged; 0 = never", "scalableTopicMergeMsgRateOutThreshold"
     )
-    merge_bytes_rate_out_threshold: int = field(
-        default=25_000_000, metadata={"help": "segments with fewer bytes/s out may be merged; 0 = never"}
+    merge_bytes_rate_out_threshold: int = _as_pulsar(
+        25_000_000,
+        "segments with fewer bytes/s out may be merged; 0 = never",
+        "scalableTopicMergeBytesRateOutThreshold",
     )
     split_rate_window_seconds: int = field(
         default=60, metadata={"help": "rates of this window decide on splits; below 60 those of the last 5 s"}
     )
     split_factor_max: int = field(default=2, metadata={"help": "a hot segment is split into at most this many parts"})
+    split_point: str = field(
+        default="midpoint", metadata={"help": "automatic splits cut at: midpoint (equal width) or load (equal load)"}
+    )
+    merge_factor_max: int = field(default=2, metadata={"help": "an automatic merge takes at most this many segments"})
+    hot_key_share: float = field(
+        default=0.5, metadata={"help": "a key with this share of its segment's load is reported as hot"}
+    )
+    load_report_age_max_seconds: int = field(
+        default=120, metadata={"help": "a load report counts for this long after the segment's owner is gone"}
+    )
     load_report_interval_seconds: float = field(
         default=10.0,
         metadata={"help": "owners look this often for a changed load; a crossed threshold is reported at once"},
@@ -132,9 +155,11 @@ class ScalableTopicsSettings:
 
     @property
     def auto_scale_policy(self) -> AutoScalePolicy:
-        """The broker's level of the policy."""
-        named = {one: getattr(self, one) for one in _POLICY_FIELDS}
-        return AutoScalePolicy(enabled=self.auto_scale_enabled, **named)
+        """The broker's level of the policy; the settings have the names of its fields."""
+        override = {
+            name: getattr(self, "auto_scale_enabled" if one == "enabled" else one) for name, one in JSON_NAMES.items()
+        }
+        return AutoScalePolicy().overridden(override)
 
     def limits(self, *policies: Mapping[str, Any] | None) -> LayoutLimits:
         """Limits after auto-scale policies, the most specific first; fields that they do not set come from here."""
@@ -144,10 +169,3 @@ class ScalableTopicsSettings:
             return int(next(found, default))
 
         return LayoutLimits(first("maxSegments", self.max_segments), first("maxDagDepth", self.max_dag_depth))
-
-
-_POLICY_FIELDS = tuple(
-    one.name
-    for one in fields(AutoScalePolicy)
-    if one.name != "enabled" and one.name in {own.name for own in fields(ScalableTopicsSettings)}
-)

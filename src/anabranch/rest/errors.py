@@ -46,6 +46,7 @@ STATUS = {
     "limit-exceeded": 412,
     "bad-filter": 412,
     "bad-segment-count": 412,
+    "bad-policy": 412,
     "too-many-segments": 412,
     "dag-too-deep": 412,
     "record-too-large": 412,

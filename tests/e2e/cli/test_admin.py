@@ -230,6 +230,27 @@ def test_scalable_topics(shell: Shell) -> None:
     shell("scalable-topics", "get-metadata", name, exits=1)
 
 
+@pytest.mark.parametrize(
+    ("noun", "verb", "place"),
+    [
+        ("scalable-topics", "auto-scale-policy", "topic://acme/orders/scaled"),
+        ("namespaces", "scalable-topic-auto-scale-policy", NS),
+    ],
+)
+def test_auto_scale_policies(shell: Shell, noun: str, verb: str, place: str) -> None:
+    if noun == "scalable-topics":
+        shell(noun, "create", place)
+    shell(noun, f"set-{verb}", place, "--max-segments", "16", "--enabled", "false", "--split-point", "load")
+    assert shell.json(noun, f"get-{verb}", place) == {"enabled": False, "maxSegments": 16, "splitPoint": "load"}
+    assert shell.json(noun, f"get-{verb}", place, "--applied")["mergeWindowSeconds"] == 300
+    assert "minSegments" in shell(noun, f"set-{verb}", place, "--min-segments", "99", exits=1)
+    assert "at least one field" in shell(noun, f"set-{verb}", place, exits=2)
+    shell(noun, f"remove-{verb}", place)
+    assert shell.json(noun, f"get-{verb}", place) is None
+    if noun == "scalable-topics":
+        shell(noun, "delete", place)
+
+
 def test_permissions(shell: Shell) -> None:
     shell("namespaces", "grant-permission", NS, "--role", "al", "--actions", "produce,consume")
     assert sorted(shell.json("namespaces", "permissions", NS)["al"]) == ["consume", "produce"]

@@ -87,8 +87,9 @@ async def requested() -> set[tuple[str, str]]:
         group._exchange = recorder
         for method_name, method in methods(group):
             wishes: list[dict[str, Any]] = [{}, *MORE.get(f"{name}.{method_name}", ())]
-            if name == "namespaces" and method_name.endswith("policy"):
-                verb = {"policy": "GET", "set_policy": "P", "remove_policy": "DELETE"}[method_name]
+            ways = {"policy": "GET", "set_policy": "P", "remove_policy": "DELETE"}
+            if name == "namespaces" and method_name in ways:
+                verb = ways[method_name]
                 wishes = [{"name": one} for one, can in POLICIES.items() if any(way.startswith(verb) for way in can)]
             for wish in wishes:
                 try:

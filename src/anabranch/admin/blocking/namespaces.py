@@ -46,6 +46,18 @@ class Namespaces(Group):
     def remove_policy(self, namespace: str, name: str) -> None:
         self._done("DELETE", policy_url(namespace, name, "DELETE"))
 
+    def auto_scale_policy(self, namespace: str, *, applied: bool = False) -> Any:
+        """Of its scalable topics; None when nothing is set. `applied`: the policy in force, with all fields."""
+        query = {"applied": True} if applied else None
+        return self._value("GET", namespace_url(namespace, "scalableTopicAutoScalePolicy"), query=query)
+
+    def set_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
+        """Replaces what the namespace sets. Refused when it contradicts the policy of a topic."""
+        self._done("POST", namespace_url(namespace, "scalableTopicAutoScalePolicy"), dict(policy))
+
+    def remove_auto_scale_policy(self, namespace: str) -> None:
+        self._done("DELETE", namespace_url(namespace, "scalableTopicAutoScalePolicy"))
+
     def backlog_quotas(self, namespace: str) -> dict[str, Any]:
         """By type: `destination_storage` (bytes) and `message_age` (seconds)."""
         return self._object("GET", namespace_url(namespace, "backlogQuotaMap"))

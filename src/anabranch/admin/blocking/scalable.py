@@ -87,11 +87,13 @@ class ScalableTopics(Group):
 
     # -- auto-scaling and migration
 
-    def auto_scale_policy(self, topic: str) -> Any:
-        """None when it is not set."""
-        return self._value("GET", scalable_url(topic, "autoScalePolicy"))
+    def auto_scale_policy(self, topic: str, *, applied: bool = False) -> Any:
+        """What the topic sets; None when that is nothing. `applied`: the policy in force, with all fields."""
+        query = {"applied": True} if applied else None
+        return self._value("GET", scalable_url(topic, "autoScalePolicy"), query=query)
 
     def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
+        """Replaces what the topic sets: some of the fields of PIP-483, as `{"maxSegments": 16}`."""
         self._done("POST", scalable_url(topic, "autoScalePolicy"), dict(policy))
 
     def remove_auto_scale_policy(self, topic: str) -> None:

@@ -10,6 +10,7 @@ with `@peer_call`.
 | `topic_maintenance` | one topic: properties, unload, trim, compaction, single messages |
 | `subscriptions` | subscriptions of regular topics and their cursors |
 | `scalable_topics` | scalable topics: split, merge, subscriptions, stats |
+| `auto_scale` | auto-scale policies of scalable topics and namespaces |
 | `tenants` | tenants, their namespaces, permissions |
 | `namespaces` | clusters, policies of namespaces, bundles, all topics of a namespace |
 | `schemas` | schemas of topics |

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from anabranch.broker.admin.auto_scale import NAMESPACE_KEY
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.services import Services
@@ -37,7 +38,7 @@ class ScalableRules:
         return (await self._services().catalog.effective(namespace)).auto_create_topics
 
     async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
-        found = (await self._services().catalog.policies(namespace)).other.get("scalableTopicAutoScalePolicy")
+        found = (await self._services().catalog.policies(namespace)).other.get(NAMESPACE_KEY)
         return found if isinstance(found, Mapping) else None
 
     async def retention(self, namespace: str) -> tuple[int, int] | None:

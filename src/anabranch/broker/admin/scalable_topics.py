@@ -200,13 +200,13 @@ class ScalableAdmin:
 
     @peer_call("scalable.create_here")
     async def create_at_leader(self, topic: str, segments: int, properties: Mapping[str, str]) -> None:
-        await self._led(topic, lambda name: self._topics().create(name, segments, properties))
+        await led(topic, lambda name: self._topics().create(name, segments, properties))
 
     @peer_call("scalable.delete_here")
     async def delete_at_leader(self, topic: str, force: bool) -> None:
         if not force:
             await self._check_unused(scalable_name(topic), None)
-        await self._led(topic, lambda name: self._topics().delete(name))
+        await led(topic, lambda name: self._topics().delete(name))
 
     async def _check_unused(self, topic: TopicName, subscription: str | None) -> None:
         """Raises Busy while clients are attached to the subscription, or (None) to the topic."""
@@ -223,14 +223,14 @@ class ScalableAdmin:
 
     @peer_call("scalable.wake_here")
     async def wake_at_leader(self, topic: str) -> None:
-        await self._led(topic, lambda name: self._topics().activate(name))
+        await led(topic, lambda name: self._topics().activate(name))
 
     @peer_call("scalable.split_here")
     async def split_at_leader(
         self, topic: str, segment_id: int, ways: int, points: Sequence[int] | None, operation_id: str
     ) -> dict[str, Any]:
         cuts = None if points is None else tuple(points)
-        epoch = await self._led(
+        epoch = await led(
             topic,
             lambda name: self._topics().split(name, segment_id, ways=ways, points=cuts, operation_id=operation_id),
         )
@@ -239,7 +239,7 @@ class ScalableAdmin:
     @peer_call("scalable.merge_here")
     async def merge_at_leader(self, topic: str, segment_ids: Sequence[int], operation_id: str) -> dict[str, Any]:
         ids = tuple(segment_ids)
-        epoch = await self._led(topic, lambda name: self._topics().merge(name, ids, operation_id=operation_id))
+        epoch = await led(topic, lambda name: self._topics().merge(name, ids, operation_id=operation_id))
         return await self._operated(topic, operation_id, epoch)
 
     async def _operated(self, topic: str, operation_id: str, epoch: int) -> dict[str, Any]:
@@ -252,30 +252,31 @@ class ScalableAdmin:
             wanted, begin = SubscriptionKind(kind.upper()), Start(start.lower())
         except ValueError as error:
             raise BadRequest(f"a subscription is STREAM, QUEUE or CHECKPOINT, earliest or latest: {error}") from error
-        await self._led(topic, lambda found: self._topics().subscribe(found, name, wanted, begin))
+        await led(topic, lambda found: self._topics().subscribe(found, name, wanted, begin))
 
     @peer_call("scalable.unsubscribe_here")
     async def delete_subscription_at_leader(self, topic: str, name: str, force: bool) -> None:
         if not force:
             await self._check_unused(scalable_name(topic), name)
-        await self._led(topic, lambda found: self._topics().unsubscribe(found, name))
+        await led(topic, lambda found: self._topics().unsubscribe(found, name))
 
     @peer_call("scalable.move_here")
     async def seek_at_leader(self, topic: str, name: str, publish_ms: int | None) -> None:
-        await self._led(topic, lambda found: self._topics().move(found, name, publish_ms))
+        await led(topic, lambda found: self._topics().move(found, name, publish_ms))
 
     @peer_call("scalable.state_here")
     async def state_at_leader(self, topic: str) -> dict[str, Any]:
-        return await self._led(topic, lambda name: self._topics().state(name))
+        return await led(topic, lambda name: self._topics().state(name))
 
-    async def _led(self, topic: str, work: Callable[[TopicName], Awaitable[T]]) -> T:
-        """LedElsewhere, as the controller says it, becomes ServedElsewhere, which OwnerRouting follows."""
-        name = scalable_name(topic)
-        try:
-            return await work(name)
-        except LedElsewhere as error:
-            where = error.address
-            raise ServedElsewhere(name, where if isinstance(where, Address) else None) from error
+
+async def led(topic: str, work: Callable[[TopicName], Awaitable[T]]) -> T:
+    """LedElsewhere, as the controller says it, becomes ServedElsewhere, which OwnerRouting follows."""
+    name = scalable_name(topic)
+    try:
+        return await work(name)
+    except LedElsewhere as error:
+        where = error.address
+        raise ServedElsewhere(name, where if isinstance(where, Address) else None) from error
 
 
 def _derived(segment: Mapping[str, Any]) -> dict[str, bool]:

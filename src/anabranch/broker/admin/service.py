@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
+from anabranch.broker.admin.auto_scale import AutoScaleAdmin
 from anabranch.broker.admin.brokers import BrokersAdmin
 from anabranch.broker.admin.namespaces import NamespaceAdmin
 from anabranch.broker.admin.publish import PublishAdmin
@@ -44,10 +45,17 @@ class BrokerAdmin:
         self.topics = TopicAdmin(services, self.subscriptions)
         self.maintenance = TopicMaintenance(services)
         self.scalable_topics = scalable_topics or ScalableAdmin(services)
+        self.auto_scale = AutoScaleAdmin(services, self.namespaces)
         self.schemas = SchemaAdmin(services)
         self.publishing = PublishAdmin(services)
         self.peer_calls = PeerCalls(
-            self.brokers, self.namespaces, self.subscriptions, self.topics, self.maintenance, self.scalable_topics
+            self.brokers,
+            self.namespaces,
+            self.subscriptions,
+            self.topics,
+            self.maintenance,
+            self.scalable_topics,
+            self.auto_scale,
         )
         """What other brokers may call here."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from anabranch.cli.admin.auto_scale import NAMESPACE_VERBS
 from anabranch.cli.admin.backlog_quotas import QUOTA_VERBS
 from anabranch.cli.admin.policy_verbs import Policy, is_on, limit, number, on_off, verbs_of
 from anabranch.cli.admin.verb import Values, Verb, option
@@ -369,4 +370,8 @@ POLICIES = (
     ),
 )
 
-POLICY_VERBS: tuple[Verb, ...] = (*(verb for policy in POLICIES for verb in verbs_of(policy)), *QUOTA_VERBS)
+POLICY_VERBS: tuple[Verb, ...] = (
+    *(verb for policy in POLICIES for verb in verbs_of(policy)),
+    *QUOTA_VERBS,
+    *NAMESPACE_VERBS,
+)

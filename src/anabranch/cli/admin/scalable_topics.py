@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from anabranch.admin.client import AdminClient, Answer, segment_ids
+from anabranch.cli.admin.auto_scale import TOPIC_VERBS
 from anabranch.cli.admin.verb import Values, Verb, filled, group_of, option
 from anabranch.cli.output.scalable_topic import layout_table, stats_view, subscription_view
 from anabranch.cli.param_types import Time, properties_of, words_of
@@ -216,6 +217,7 @@ SCALABLE_TOPICS = (
         done="cleared the backlog of {subscription}",
         example="orders -s audit",
     ),
+    *TOPIC_VERBS,
 )
 
 scalable_topics = group_of(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from anabranch.controller.namespace_rules import Rules
 from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.topic_record import TopicRecord
@@ -13,6 +16,7 @@ from anabranch.runtime.logs import get_logger
 log = get_logger(__name__)
 
 WARNED_MAX = 1000
+Override = Mapping[str, Any]
 
 
 class EffectivePolicies:
@@ -20,6 +24,25 @@ class EffectivePolicies:
         """`base`: the broker's settings."""
         self._base, self._rules, self._records = base, rules, records
         self._warned: dict[TopicName, str] = {}
+
+    async def of_namespace(self, namespace: str) -> AutoScalePolicy:
+        """Of topics that set nothing. Raises NotFound, BadPolicy."""
+        return self._base.overridden(await self._rules.auto_scale_policy(namespace))
+
+    async def with_override(self, topic: TopicName, override: Override | None) -> AutoScalePolicy:
+        """The policy of the topic if it had this override. Raises BadPolicy."""
+        return self._base.overridden(await self._rules.auto_scale_policy(topic.namespace_path), override)
+
+    async def check_namespace(self, namespace: str, override: Override | None) -> None:
+        """Raises BadPolicy if the namespace, or a topic with a policy in it, cannot have this override."""
+        self._base.overridden(override)
+        for topic, record in (await self._records.all_of(namespace)).items():
+            if record.auto_scale_policy is None:
+                continue
+            try:
+                self._base.overridden(override, record.auto_scale_policy)
+            except BadPolicy as error:
+                raise BadPolicy(f"{topic} has a policy that contradicts this one: {error.reason}") from error
 
     async def effective(self, topic: TopicName) -> AutoScalePolicy | None:
         """As `of_record`; None also if the topic does not exist. The record may be a little out of date."""

@@ -23,6 +23,7 @@ from anabranch.model.autoscale.history import History
 from anabranch.model.autoscale.load import SegmentLoad
 from anabranch.model.autoscale.policy import AutoScalePolicy
 from anabranch.model.errors import Error
+from anabranch.model.layout import LayoutLimits
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock, Timer
 from anabranch.runtime.logs import get_logger
@@ -49,8 +50,8 @@ class ScaledTopic(Protocol):
 
     groups: TopicGroups
 
-    async def perform(self, action: Action, reason: str) -> None:
-        """Splits or merges; returns when it is done. Raises as the calls of an administrator do."""
+    async def perform(self, action: Action, reason: str, limits: LayoutLimits) -> None:
+        """Splits or merges under these limits; returns when it is done. Raises as the calls of an administrator do."""
 
     def spawn(self, work: Awaitable[object], name: str) -> None: ...
 
@@ -97,11 +98,11 @@ class TopicScaler:
 
     # events -----------------------------------------------------------------------------------------------------------
     def look(self) -> None:
-        """Called after every event of the leader: evaluates if the layout or the number of consumers has changed."""
+        """Called after every event of the leader: evaluates if layout, number of consumers or policy have changed."""
         record = self._leader.record
         if record is None:
             return
-        seen = record.epoch, record.operation is None, self._leader.groups.counts
+        seen = record.epoch, record.operation is None, self._leader.groups.counts, record.auto_scale_policy
         if seen != self._seen:
             self._seen = seen
             if record.operation is None:
@@ -161,7 +162,7 @@ class TopicScaler:
         decision = self._decide(record, policy)
         if decision.action is None:
             return False
-        await self._perform(decision, decision.action)
+        await self._perform(decision, decision.action, policy)
         return True
 
     def _decide(self, record: TopicRecord, policy: AutoScalePolicy) -> Decision:
@@ -193,7 +194,7 @@ class TopicScaler:
             for number in gone:
                 self.loads.pop(number, None)
 
-    async def _perform(self, decision: Decision, action: Action) -> None:
+    async def _perform(self, decision: Decision, action: Action, policy: AutoScalePolicy) -> None:
         fields = {
             "topic": str(self._leader.topic),
             "action": action.kind.value,
@@ -204,7 +205,7 @@ class TopicScaler:
         log.info("auto-scaling", extra=fields)
         failure: str | None = None
         try:
-            await self._leader.perform(action, f"auto: {decision.reason.value}")
+            await self._leader.perform(action, f"auto: {decision.reason.value}", policy.limits)
             if action.kind is ActionKind.SPLIT:
                 self.counts.splits += 1
             else:

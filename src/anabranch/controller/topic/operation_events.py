@@ -5,6 +5,7 @@ The shell (`topic_controller.py`) performs an effect and delivers its outcome as
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.controller.events import LeadershipLost, StepDown, Version
@@ -58,7 +59,15 @@ class DeleteCall:
     incarnation: int | None = None
 
 
-Call = SplitCall | MergeCall | PruneCall | DeleteCall
+@dataclass(frozen=True, slots=True)
+class PolicyCall:
+    """Sets the topic's auto-scale policy; None removes it."""
+
+    operation_id: str
+    policy: Mapping[str, object] | None
+
+
+Call = SplitCall | MergeCall | PruneCall | DeleteCall | PolicyCall
 
 
 # events ---------------------------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ from anabranch.controller.topic.operation_events import (
     Failed,
     MergeCall,
     OperationAborted,
+    PolicyCall,
     PruneCall,
     ReadRecord,
     RecordDoubtful,
@@ -272,9 +273,7 @@ class OperationWorkflow:
             self._announced = now
         for operation_id, call in tuple(self._calls.items()):
             outcome = record.outcome(operation_id)
-            if outcome is Outcome.COMMITTED or (
-                isinstance(call, PruneCall) and record.segments.keys().isdisjoint(call.segment_ids)
-            ):
+            if outcome is Outcome.COMMITTED or _is_in_record(record, call):
                 effects.append(self._reply(call, None))
             elif outcome is Outcome.ABORTED:
                 assert record.last_operation is not None
@@ -316,6 +315,8 @@ class OperationWorkflow:
                 if incarnation not in (None, record.incarnation):
                     raise TopicGone(f"incarnation {incarnation} of {self._topic} was deleted")
                 return replace(record, is_deleting=True)
+            case PolicyCall(_, policy):
+                return replace(record, auto_scale_policy=policy)
             case _:
                 assert_never(call)
 
@@ -404,6 +405,17 @@ class OperationWorkflow:
 
 _INITIAL = "birth"
 _SWEEP = "sweep"
+
+
+def _is_in_record(record: TopicRecord, call: Call) -> bool:
+    """For calls that are no operation: the record is as the call wants it."""
+    match call:
+        case PruneCall(_, segment_ids):
+            return record.segments.keys().isdisjoint(segment_ids)
+        case PolicyCall(_, policy):
+            return record.auto_scale_policy == policy
+        case _:
+            return False
 
 
 def _key(what: ReadRecord | Request) -> _Key:

@@ -214,8 +214,9 @@ class TopicController:
             self._pruning = call.operation_id
         return await self._ask(self.ops, call.operation_id, steps.Asked(call))
 
-    async def perform(self, action: Action, reason: str) -> None:
-        """A decision of auto-scaling, as a call."""
+    async def perform(self, action: Action, reason: str, limits: LayoutLimits) -> None:
+        """A decision of auto-scaling, as a call. Its policy may be newer than the limits of the last call."""
+        self.ops.limits = limits
         operation_id = new_operation_id(self.clock, self._chance)
         if isinstance(action, Split):
             points = action.points
@@ -406,6 +407,8 @@ class TopicController:
             return "plan" if before.operation is None else "seal-phase"
         if before.operation is not None:
             return "commit" if after.epoch > before.epoch else "abort"
+        if after.auto_scale_policy != before.auto_scale_policy:
+            return "policy"
         return "delete" if after.is_deleting else "prune" if after.epoch > before.epoch else "swept"
 
     async def mark_pending(self) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from math import isfinite
 from typing import Any
 
 from anabranch.model.errors import BadRequest
@@ -137,12 +136,12 @@ def _from_text(kind: str, text: str) -> Any:
 
 
 def _typed(name: str, kind: str, value: Any) -> Any:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _NUMBER_MAX
     if kind == "bool" and isinstance(value, bool):
         return value
-    if kind == "float" and is_number and isfinite(value):
+    if kind == "float" and is_number:
         return float(value)
-    if kind == "int" and is_number and isfinite(value) and value == int(value):
+    if kind == "int" and is_number and value == int(value):
         return int(value)
     if kind == "SplitPoint" and value in tuple(SplitPoint):
         return SplitPoint(value)
@@ -183,3 +182,4 @@ def _complaints(policy: AutoScalePolicy) -> Iterator[str]:
 
 
 _INT_MAX = (1 << 31) - 1
+_NUMBER_MAX = (1 << 63) - 1  # of Java's long; NaN is not below it either

@@ -140,6 +140,9 @@ QUERY |= {
     ("POST", "{topic}/subscriptions/{subscription}/seek"): {"timestamp": NUMBER},
 }
 BODIES |= {("PUT", f"{_SCALABLE}/{{topic}}"): WORDS}
+for _policy in ("{topic}/autoScalePolicy", "{namespace}/scalableTopicAutoScalePolicy"):
+    QUERY["GET", _policy] = {"applied": FLAG}
+    BODIES["POST", _policy] = {"type": "object"}
 
 HEADERS: dict[tuple[str, str], dict[str, str]] = {
     (method, path): {"X-Anabranch-Segment-Ids": "ids of the new segments in ring order: 1,2"}

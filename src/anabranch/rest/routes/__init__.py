@@ -9,6 +9,7 @@
 | `message_response` | a stored entry as a response |
 | `subscriptions` | subscriptions of regular topics |
 | `scalable_topics` | scalable topics and their subscriptions |
+| `auto_scale` | auto-scale policies of scalable topics and namespaces |
 | `tenants` | tenants |
 | `namespaces` | namespaces and bundles |
 | `policies` | policies of namespaces |

@@ -10,6 +10,7 @@ from anabranch.rest.http_message import Request, Response
 from anabranch.rest.openapi.document import openapi_routes
 from anabranch.rest.params import topic_of
 from anabranch.rest.router import Handler, Router
+from anabranch.rest.routes.auto_scale import auto_scale_routes
 from anabranch.rest.routes.brokers import broker_routes
 from anabranch.rest.routes.clusters import cluster_routes
 from anabranch.rest.routes.lookup import lookup_routes
@@ -38,6 +39,7 @@ def make_router(admin: BrokerAdmin, version: str) -> Router:
         *permission_routes(admin.tenants, admin.topics),
         *schema_routes(admin.schemas),
         *scalable_routes(admin.scalable_topics),
+        *auto_scale_routes(admin.auto_scale),
         *publish_routes(admin.publishing),
         *broker_routes(admin, version),
     ]

@@ -22,6 +22,7 @@ from anabranch.controller.topic.operation_events import (
     Event,
     Failed,
     MergeCall,
+    PolicyCall,
     PruneCall,
     ReadRecord,
     RecordDoubtful,
@@ -342,3 +343,44 @@ def test_call_above_the_queue_limit_is_refused() -> None:
     assert reply.error is not None
     assert reply.error.code == "operation-running"
     assert bench.tell(Asked(SplitCall("op-1", 0))) == []  # it waits already
+
+
+class TestPolicy:
+    def test_policy_is_written_at_the_same_epoch_and_answered(self) -> None:
+        bench = Bench(1, new_record())
+        bench.lead()
+        assert bench.tell(Asked(PolicyCall("p", {"maxSegments": 2}))) == [Reply("p", None, 0)]
+        assert bench.stored.auto_scale_policy == {"maxSegments": 2}
+        assert bench.tell(Asked(PolicyCall("q", None))) == [Reply("q", None, 0)]
+        assert (bench.stored.auto_scale_policy, bench.stored.epoch) == (None, 0)
+
+    def test_policy_that_is_set_already_is_not_written_again(self) -> None:
+        bench = Bench(1, new_record())
+        bench.lead()
+        bench.tell(Asked(PolicyCall("p", {"maxSegments": 2})))
+        before = bench.version
+        assert bench.tell(Asked(PolicyCall("q", {"maxSegments": 2}))) == [Reply("q", None, 0)]
+        assert bench.version == before
+
+    def test_policy_waits_for_the_running_split_and_both_are_in_the_record(self) -> None:
+        bench = Bench(1, new_record())
+        bench.lead()
+        ahead = [e for e in bench.tell(Asked(SplitCall("op", 0))) if isinstance(e, Ask)]
+        assert bench.tell(Asked(PolicyCall("p", {"maxSegments": 2}))) == []
+        replies: list[Effect] = []
+        while ahead:
+            found = bench.answer(ahead.pop(0))
+            ahead += [e for e in found if isinstance(e, Ask)]
+            replies += [e for e in found if isinstance(e, Reply)]
+        assert replies == [Reply("op", None, 1), Reply("p", None, 1)]
+        assert (bench.stored.epoch, bench.stored.auto_scale_policy) == (1, {"maxSegments": 2})
+
+    def test_write_with_unknown_outcome_is_settled_by_reading_again(self) -> None:
+        bench = Bench(1, new_record())
+        bench.lead()
+        saved = bench.machine.handle(Asked(PolicyCall("p", {"maxSegments": 2})), 2_000)
+        assert [type(one) for one in saved] == [SaveRecord]
+        assert isinstance(saved[0], SaveRecord)
+        assert bench.machine.handle(RecordDoubtful(), 2_001) == [ReadRecord()]
+        found = bench.machine.handle(RecordSeen(saved[0].record, bench.version + 1), 2_002)
+        assert Reply("p", None, 0) in found
