@@ -51,8 +51,8 @@ In `anabranch.model`; raised before a request is sent.
 ADVICE = (
     (
         "`timeout` from `send`",
-        "the message may be stored or not. With a producer `name` and deduplication switched on, send it again with "
-        "the same sequence id",
+        "the message may be stored or not; the text names the last reason (a full disk, an unreachable broker). With a "
+        "producer `name` and deduplication switched on, send it again with the same sequence id",
     ),
     (
         "`queue-full` from `send_nowait`",

@@ -214,7 +214,7 @@ class IncompatibleSchema(Refused):
 
 
 class QuotaExceeded(Refused):
-    """The topic's backlog quota is exceeded; consumers must catch up first."""
+    """There is no room: the topic's backlog quota is exceeded, or the broker's disk is full; the text says which."""
 
     code = "quota-exceeded"
     retryable = True

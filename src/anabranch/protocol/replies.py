@@ -138,14 +138,23 @@ def partitioned_metadata_failed(request_id: int, code: ServerError, text: str) -
 
 
 def close_producer(
-    producer_id: int, *, request_id: int = NO_REQUEST, url: str | None = None, url_tls: str | None = None
+    producer_id: int,
+    *,
+    request_id: int = NO_REQUEST,
+    url: str | None = None,
+    url_tls: str | None = None,
+    code: ServerError | None = None,
+    text: str | None = None,
 ) -> bytes:
-    """The client re-creates the producer, at `url` if given."""
+    """The client re-creates the producer, at `url` if given. `code` and `text`, the reason, are only for peers with our
+    extensions."""
     body = pb.CommandCloseProducer(
         producer_id=producer_id,
         request_id=request_id,
         assignedBrokerServiceUrl=url,
         assignedBrokerServiceUrlTls=url_tls,
+        error=code,
+        message=text,
     )
     return frame(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=body))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
+import anabranch
+from anabranch.client.errors import QuotaExceeded, TimedOut
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.traffic.stock_client import new_client
 
@@ -82,3 +85,28 @@ def publish_again(client: pulsar.Client) -> bytes:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)  # the broker probes the device by itself
+
+
+FULL_SECONDS = 7.0  # long enough that growing delays between attempts would exceed a second by far
+RESUMED_SECONDS = 2.0  # promised: one; the rest is for a loaded machine
+
+
+@pytest.mark.parametrize("topic", ["persistent://public/default/full", "topic://public/default/full"])
+async def test_sdk_names_the_full_disk_and_resumes_when_there_is_room(small_disk: Path, topic: str) -> None:
+    with BrokerProcess(small_disk / "data", arguments=["--set", "storage.log_bytes_max=16MiB"]) as broker:
+        broker.log_path.touch()
+        async with anabranch.connect(broker.service_url) as client:
+            async with client.queue_consumer(topic, subscription="keeper"):
+                pass  # keeps all messages on the disk
+            producer = await client.producer(topic, batching=None, send_timeout=60)
+            with pytest.raises(TimedOut, match="no space left on the device") as caught:
+                for _ in range(200):
+                    await producer.send(os.urandom(MIB), timeout=5.0)
+            assert isinstance(caught.value.__cause__, QuotaExceeded)
+            pending = producer.send_nowait(b"back")
+            await asyncio.sleep(FULL_SECONDS)
+            assert not pending.done()
+            subprocess.run(["mount", "-o", "remount,size=400m", str(small_disk)], check=True)
+            async with asyncio.timeout(RESUMED_SECONDS):
+                await pending
+        broker.stop()

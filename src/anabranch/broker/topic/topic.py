@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from anabranch.broker.catalog.policies import Policies
@@ -35,7 +36,7 @@ from anabranch.broker.topic.policy_limits import (
 from anabranch.broker.topic.position_resolver import PositionResolver
 from anabranch.broker.topic.takeover import free_exclusive_subscription, free_producer_name
 from anabranch.broker.topic.topic_hooks import NoTopicHooks, TopicHooks
-from anabranch.broker.topic.topic_producers import NotifyProducer, TopicProducers
+from anabranch.broker.topic.topic_producers import NotifyProducer, TopicProducers, notify_reason
 from anabranch.broker.topic.topic_rate_limits import TopicRates
 from anabranch.broker.topic.topic_subscriptions import TopicSubscriptions
 from anabranch.model.errors import Error, NotAllowed
@@ -269,7 +270,7 @@ class Topic:
         if not self._failing:
             self._failing = True
             log.error("append failed, producers are closed", extra={"topic": str(self.name), "reason": error.reason})
-        self.close_producers()
+        self.topic_producers.close_all(notify=partial(notify_reason, error))
 
     def dispatch(self) -> None:
         """Dispatch new entries; called at the end of a group commit."""

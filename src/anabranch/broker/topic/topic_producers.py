@@ -169,3 +169,10 @@ class TopicProducers:
         self._access.holders.clear()
         self._access.waiting.clear()
         self._access.exclusive = None
+
+
+def notify_reason(error: Error, producer: Producer) -> None:
+    """Close the producer at its client, and name the reason to a client with our extensions."""
+    has_extensions = producer.grants_credits
+    code, text = (server_error(error), error.reason) if has_extensions else (None, None)
+    producer.peer.send(replies.close_producer(producer.producer_id, code=code, text=text))

@@ -29,6 +29,9 @@ from anabranch.runtime.logs import get_logger
 log = get_logger(__name__)
 
 URGENT_EVERY_SECONDS = 0.05
+QUOTA_SECONDS_MAX = 0.6
+"""Longest delay after a refusal for lack of space (a full disk, a backlog quota). With the broker's probe of the disk,
+every 0.2 s, a producer sends again within a second after there is room."""
 
 
 class BrokerLookup(Protocol):
@@ -118,8 +121,8 @@ class ReconnectLoop:
                 error = await self._loss
             except Error as refused:
                 error = refused if isinstance(refused, ClientError) else ClientError(refused.reason)
-            self._part.lost()
             self._last_error = error
+            self._part.lost()
             if self._is_final(error):
                 self._part.ended(error)
                 if not self._first.done():
@@ -130,6 +133,8 @@ class ReconnectLoop:
                 urgent_at = self._clock.monotonic()
                 continue
             delay = self._backoff.delay(attempt, self._chance.random())
+            if isinstance(error, QuotaExceeded):
+                delay = min(delay, QUOTA_SECONDS_MAX)
             log.info(
                 "reconnecting after a delay",
                 extra={"topic": self._part.topic, "reason": error.reason, "delay_s": delay},

@@ -26,7 +26,7 @@ from anabranch.client.producer.open_batch import OpenBatch
 from anabranch.client.producer.options import ProducerOptions
 from anabranch.client.producer.producer_state import ProducerState
 from anabranch.client.producer.segment_producer import CLOSE_SECONDS
-from anabranch.client.producer.segment_producer_state import SegmentProducerState
+from anabranch.client.producer.segment_producer_state import SegmentProducerState, no_receipt
 from anabranch.client.producer.segment_producers import SegmentProducers
 from anabranch.client.schema.schema import encoder_of
 from anabranch.client.topic.layout_watch import LayoutWatch, LayoutWatches
@@ -164,7 +164,8 @@ class Producer:
                 await self._memory.wait(record.size_bytes)
                 return await self._append(record)
         except TimeoutError as error:
-            raise TimedOut("no receipt in time; the message may be stored or not") from error
+            trouble = self._state.trouble
+            raise no_receipt("the message may be stored or not", trouble) from (trouble or error)
 
     def send_nowait(
         self,
@@ -212,7 +213,9 @@ class Producer:
                 self._append_bulk(bulk)
                 return await done
         except TimeoutError as error:
-            raise TimedOut("not all receipts in time; any of the messages may be stored or not") from error
+            trouble = self._state.trouble
+            outcome = "any of the messages may be stored or not"
+            raise no_receipt(outcome, trouble, "not all receipts in time") from (trouble or error)
 
     def send_batch_nowait(
         self,
@@ -240,7 +243,8 @@ class Producer:
             async with asyncio.timeout(None if timeout is None else seconds(timeout)):
                 await done
         except TimeoutError as error:
-            raise TimedOut("flush timed out: some messages have no receipt yet") from error
+            trouble = self._state.trouble
+            raise no_receipt("some messages have no receipt yet", trouble, "flush timed out") from (trouble or error)
         finally:
             if waiting in self._flushes:
                 self._flushes.remove(waiting)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from anabranch.client.errors import ClientError, TimedOut
+from anabranch.client.errors import ClientError
 from anabranch.client.messages.outgoing import OutgoingMessage
 from anabranch.client.producer.ancestry import Ancestor, Ancestry, successors
 from anabranch.client.producer.late_receipts import LateReceipt
@@ -34,7 +34,14 @@ from anabranch.client.producer.producer_effects import (
     Reopen,
     SegmentLane,
 )
-from anabranch.client.producer.segment_producer_state import Credits, Effect, Failed, SegmentProducerState, Stored
+from anabranch.client.producer.segment_producer_state import (
+    Credits,
+    Effect,
+    Failed,
+    SegmentProducerState,
+    Stored,
+    no_receipt,
+)
 from anabranch.client.producer.segment_router import SegmentRouter
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.hashrange import FULL
@@ -71,6 +78,12 @@ class ProducerState:
     def is_ready(self) -> bool:
         """True when every active segment was attached at least once."""
         return bool(self._tracks) and all(track.was_attached for track in self._tracks.values())
+
+    @property
+    def trouble(self) -> ClientError | None:
+        """Why a lane with messages was detached last, where that is known."""
+        waiting = [track.lane.trouble for track in self.tracks if not track.lane.is_idle]
+        return next((one for one in waiting if one is not None), None)
 
     @property
     def is_changing(self) -> bool:
@@ -392,9 +405,8 @@ class ProducerState:
         late = [record for record in self._parked if record.deadline <= now]
         if late:
             self._parked = self._parked[len(late) :]
-            effects.append(
-                On(self._router.tracks[0], (Failed(late, TimedOut("no receipt in time; the message was not sent")),))
-            )
+            error = no_receipt("the message was not sent", self.trouble)
+            effects.append(On(self._router.tracks[0], (Failed(late, error),)))
         return effects
 
     def close(self, error: ClientError) -> list[ProducerEffect]:

@@ -198,6 +198,7 @@ class SegmentProducer:
         return self._options.operation_timeout_s if is_waiting else self._context.pool.answer_timeout_s
 
     def lost(self) -> None:
+        self.lane.trouble = self.last_error
         self._listen_for_late_receipts()
         self._listener.perform(self._state.lost(self.track))
 
@@ -225,7 +226,10 @@ class SegmentProducer:
             self._end()
             self._listener.perform(self._state.sealed(self.track, children, body.last_sequence_id))
         elif kind == BaseCommand.CLOSE_PRODUCER and not self.track.is_closing:  # else its answer follows
-            self._lose(NotReady("the broker closed the producer"), is_urgent=True)
+            reason = refusal(body.error, body.message) if body.HasField("error") else None
+            if reason is None or not reason.retryable:
+                reason = NotReady("the broker closed the producer" if reason is None else reason.reason)
+            self._lose(reason, is_urgent=True)
 
     def on_detached(self, error: ClientError) -> None:
         self._lose(error)

@@ -102,6 +102,7 @@ class SegmentProducerState:
         self._is_open = False
         self.is_held = False
         self._dead: ClientError | None = None
+        self.trouble: ClientError | None = None  # why it was detached last, since the last receipt
         self._batch: OpenBatch | None = None
         self._batch_number = 0
         self._waiting: deque[Entry] = deque()
@@ -207,6 +208,8 @@ class SegmentProducerState:
         self._batch_bytes_max = min(self._batching.max_bytes, message_bytes_max)
         self._credits = credits
         self._is_open = True
+        if self.is_idle:
+            self.trouble = None
         return self._transmit([])
 
     def lost(self) -> None:
@@ -227,6 +230,7 @@ class SegmentProducerState:
         if sequence_id > self._in_flight[0].first:
             return (Reconnect(f"receipt for {sequence_id} where {self._in_flight[0].first} is next"),)
         entry = self._pop_in_flight()
+        self.trouble = None
         if not entry.records:  # a chunk: the message is stored with its last chunk
             return self._transmit([])
         return self._transmit([Stored(entry.records, ledger, position)])
@@ -274,7 +278,7 @@ class SegmentProducerState:
             late += self._new_batch()
         if not late:
             return NOTHING
-        return self._transmit([Failed(late, TimedOut("no receipt in time; the message may be stored or not"))])
+        return self._transmit([Failed(late, no_receipt("the message may be stored or not", self.trouble))])
 
     def next_deadline(self) -> float:
         """Of the oldest record; infinite when there is none."""
@@ -411,6 +415,15 @@ class SegmentProducerState:
             self._in_flight_bytes += entry.size
             effects.append(Transmit(entry))
         return effects
+
+
+def no_receipt(outcome: str, trouble: ClientError | None, what: str = "no receipt in time") -> TimedOut:
+    """The error of a deadline, with the last reason why nothing could be sent."""
+    if trouble is None:
+        return TimedOut(f"{what}; {outcome}")
+    error = TimedOut(f"{what}: {trouble.reason}; {outcome}")
+    error.__cause__ = trouble
+    return error
 
 
 def _order(record: OutgoingMessage) -> int:

@@ -111,6 +111,23 @@ async def test_first_retry_after_a_temporary_refusal_is_immediate(
         assert (clock.slept, part.attempts) == (pauses, len(refusals) + 1)
 
 
+@pytest.mark.parametrize(
+    ("refusal", "pauses"),
+    [
+        (QuotaExceeded("full"), [0.1, 0.2, 0.4, 0.6, 0.6]),  # it resumes within a second
+        (LimitExceeded("too many"), [0.1, 0.2, 0.4, 0.8, 1.6]),
+    ],
+)
+async def test_delays_stay_short_while_there_is_no_room(refusal: ClientError, pauses: list[float]) -> None:
+    part, clock = Part(*[refusal] * 5), QuickClock()
+    made = ReconnectLoop(part, part, Backoff(initial=0.1, maximum=30, jitter=0), clock, Even())
+    task = asyncio.ensure_future(made.run())
+    await made.wait_first(5)
+    task.cancel()
+    await asyncio.wait([task])
+    assert clock.slept == pauses
+
+
 async def test_repeated_urgent_losses_are_retried_with_delays() -> None:
     part, clock = Part(), QuickClock()
     async with attached(part, clock) as made:

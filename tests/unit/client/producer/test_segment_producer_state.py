@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from anabranch.client.config import Batching
-from anabranch.client.errors import Closed, MessageTooLarge, TimedOut, refusal
+from anabranch.client.errors import Closed, MessageTooLarge, QuotaExceeded, TimedOut, refusal
 from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage
 from anabranch.client.producer.open_batch import sealed
 from anabranch.client.producer.segment_producer_state import (
@@ -141,6 +141,24 @@ def test_expire_fails_the_oldest_and_ignores_their_receipts() -> None:
     assert list(lane.receipt(0, 1, 1)) == list(lane.receipt(1, 1, 2)) == []
     assert isinstance(lane.receipt(2, 1, 3)[0], Stored)
     assert list(lane.expire(99)) == []
+
+
+def test_expired_message_names_the_reason_why_nothing_was_stored() -> None:
+    lane = opened()
+    lane.append(record(0, deadline=1.0))
+    lane.append(record(1, deadline=2.0))
+    full = QuotaExceeded("no space left on the device")
+    lane.trouble = full
+    lane.lost()
+    lane.opened()
+    (failed,) = (one for one in lane.expire(1.0) if isinstance(one, Failed))
+    assert (failed.error.code, failed.error.__cause__) == ("timeout", full)
+    assert failed.error.reason == ("no receipt in time: no space left on the device; the message may be stored or not")
+    lane.receipt(1, 1, 1)
+    assert lane.trouble is None, "a receipt ends it"
+    lane.append(record(2, deadline=3.0))
+    (failed,) = (one for one in lane.expire(3.0) if isinstance(one, Failed))
+    assert failed.error.reason == "no receipt in time; the message may be stored or not"
 
 
 def test_refused_message_fails_alone_terminated_topic_fails_all() -> None:
