@@ -170,6 +170,7 @@ class ConnectionState:
                 supports_scalable_topics=True,
                 anabranch_extensions=True,
                 anabranch_message_nacks=True,
+                anabranch_continuation=True,
             ),
         )
 

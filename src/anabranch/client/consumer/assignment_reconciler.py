@@ -204,6 +204,10 @@ class SegmentOrder:
         """`is_read`: is the segment held, and was everything in it handed out?"""
         return all(one in self._settled or is_read(one) for one in self.after(segment_id))
 
+    @property
+    def has_unsettled(self) -> bool:
+        return any(self._unsettled.values())
+
     def unsettled(self, segment_id: int) -> frozenset[int]:
         """The ancestors that must be acknowledged to their end before acks of this segment are sent."""
         return frozenset(self._unsettled.get(segment_id, ()))

@@ -248,6 +248,7 @@ class Consumer:
             segment_consumer for part in self._parts for segment_consumer in part.segment_consumers.values()
         ]
         try:
+            await self._send_ordered_acks(timeout_s)
             await asyncio.gather(*(segment_consumer.close(timeout_s) for segment_consumer in segment_consumers))
             await self._close_rest(timeout_s)
         finally:
@@ -322,6 +323,9 @@ class Consumer:
             assert segment_consumer.reconnect_loop is not None
             if part.segment_consumers.get(segment_consumer.spec.segment_id) is segment_consumer:
                 await segment_consumer.reconnect_loop.wait_first(timeout_s)
+
+    async def _send_ordered_acks(self, timeout_s: float) -> None:
+        """Hook: send acks that must be confirmed before those of other segments are sent."""
 
     async def _close_rest(self, timeout_s: float) -> None:
         """Hook: all segment consumers are closed; close sessions and producers."""

@@ -53,6 +53,7 @@ class Assignment:
     incarnation: int
     marks: dict[int, Mark] = field(default_factory=dict)  # in a group: the progress that its members reported
     void_below: int = 0  # assignments of lower generations were made before the subscription was moved
+    after: dict[int, tuple[int, ...]] = field(default_factory=dict)  # ancestors that come before a segment
 
 
 class ControllerMoved(NotReady):
@@ -250,6 +251,7 @@ class ControllerSession:
                 body.incarnation,
                 {one.segment_id: self._mark(one) for one in body.segments if one.HasField("position")},
                 body.void_below,
+                {one.segment_id: tuple(one.after) for one in body.segments if one.after},
             )
         )
 

@@ -309,7 +309,7 @@ class SegmentConsumer:
                     "reason": answer.result().message,
                 },
             )
-            self.state.confirmed(number)
+            self.state.refused(number)
         elif error is None:
             self.state.confirmed(number)
 

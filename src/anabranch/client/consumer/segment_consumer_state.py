@@ -79,12 +79,13 @@ class SegmentConsumerState:
         self._unconfirmed: dict[int, Sequence[Place]] = {}  # acks sent: number to places
         self._unconfirmed_cumulative: dict[int, pb.MessageIdData] = {}
         self._last_ack = 0
+        self._holds_acks = False  # acks are kept until ancestors of the segment are acknowledged
+        self._is_refused = False  # the broker refused the last cumulative ack
+        self._received: Place | None = None  # the last entry that the broker sent on this connection
         self._is_shared = is_shared
         self._chunks = ChunkTracker(is_shared=is_shared)
         self._withheld: MessageId | None = None  # cumulative ack of the application of which the broker got less
-        self._queued_acks: list[
-            tuple[Origin | MessageId, int]
-        ] = []  # acknowledged, and not looked at yet: applied by `_apply_queued_acks`
+        self._queued_acks: list[tuple[Origin | MessageId, int]] = []  # not looked at yet; see `_apply_queued_acks`
 
     # -- events of the broker
 
@@ -99,7 +100,7 @@ class SegmentConsumerState:
         """Detached. `buffered` was never handed out: the broker sends it again, to this or another consumer."""
         if self._queued_acks:
             self._apply_queued_acks()
-        self._is_open = False
+        self._is_open, self._is_refused, self._received = False, False, None
         self._buffered = 0
         self._chunks.clear()
         for places in self._unconfirmed.values():
@@ -119,7 +120,7 @@ class SegmentConsumerState:
         if self._is_stopped:
             return []
         identity = body.message_id
-        place = (signed(identity.ledgerId), signed(identity.entryId))
+        self._received = place = (signed(identity.ledgerId), signed(identity.entryId))
         try:
             if not checksum_ok(payload):
                 raise BadEntry("checksum does not match")
@@ -173,7 +174,8 @@ class SegmentConsumerState:
         """Messages that the application has and did not acknowledge. Counted on request."""
         if self._queued_acks:
             self._apply_queued_acks()
-        return max(0, sum(entry.held.bit_count() for entry in self._entries.values()) - self._buffered)
+        held = (one.held & ~covered(self._floor, place, one.size) for place, one in self._entries.items())
+        return max(0, sum(bits.bit_count() for bits in held) - self._buffered)
 
     @property
     def has_chunks(self) -> bool:
@@ -236,11 +238,22 @@ class SegmentConsumerState:
         """The broker has this ack."""
         if self._queued_acks:
             self._apply_queued_acks()
-        self._unconfirmed_cumulative.pop(number, None)
+        if self._unconfirmed_cumulative.pop(number, None) is not None:
+            self._is_refused = False
         for place in self._unconfirmed.pop(number, ()):
             entry = self._entries.get(place)
             if entry is not None:
                 self._forget_settled(place, entry)
+
+    def refused(self, number: int) -> None:
+        """The broker refused this ack; it is not sent again."""
+        is_cumulative = number in self._unconfirmed_cumulative
+        self.confirmed(number)
+        self._is_refused |= is_cumulative
+
+    def has_received(self, last: Place) -> bool:
+        """True if everything up to this entry arrived and nothing of it waits for the application."""
+        return (self._received or (-1, -1)) >= last and not self._buffered and not self._chunks.has_begun
 
     # -- calls of the application
 
@@ -277,7 +290,27 @@ class SegmentConsumerState:
         self._unsent.clear()
         self._unconfirmed.clear()
         self._unconfirmed_cumulative.clear()
-        self._unsent_cumulative = self._withheld = None
+        self._unsent_cumulative = self._withheld = self._covered = None
+
+    def hold_acks(self, is_held: bool) -> list[Effect]:
+        """Keep acks, or send them again, those that were kept included."""
+        self._holds_acks = is_held
+        return self.flush()
+
+    def ack_to_end(self, last: Place) -> bool:
+        """Like `ack_cumulative` for everything up to the end of this entry, the last one of the segment."""
+        if self._is_covered_through(last):
+            return False
+        size = self._entries[last].size if last in self._entries else 0
+        return self.ack_cumulative(MessageId(self._topic, *last, size - 1, size, self._lane))
+
+    def is_settled(self, last: Place) -> bool:
+        """True if everything up to the end of this entry is acknowledged, and the broker has confirmed it."""
+        return self._is_covered_through(last) and self.is_clean and self._withheld is None and not self._is_refused
+
+    def _is_covered_through(self, last: Place) -> bool:
+        acked = self._covered
+        return acked is not None and (acked[:2] > last or (acked[:2] == last and self._is_floor_whole))
 
     def is_covered(self, one: MessageId) -> bool:
         """True if a cumulative ack covers this message."""
@@ -380,7 +413,7 @@ class SegmentConsumerState:
         """Send pending acks. While detached they wait."""
         if self._queued_acks:
             self._apply_queued_acks()
-        if not self._is_open:
+        if not self._is_open or self._holds_acks:
             return []
         effects: list[Effect] = []
         if self._unsent_cumulative is not None:

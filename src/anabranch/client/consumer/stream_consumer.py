@@ -3,7 +3,11 @@
 | topic    | how segments are divided among the consumers of a subscription                                          |
 |----------|---------------------------------------------------------------------------------------------------------|
 | regular  | Failover subscription on every partition; the broker chooses the active consumer                        |
-| scalable | the controller assigns each segment to one consumer, a child only after its parents are acknowledged    |
+| scalable | the controller assigns each segment to one consumer. A child that goes to another consumer is assigned  |
+|          | after its parents are acknowledged, a child that goes to the consumer of its parents at once            |
+
+In the second case the consumer reads parents and children in order, and sends acks of a child after those of its
+parents are confirmed (`SegmentOrder`). An application that acknowledges every N messages continues over a split.
 """
 
 from __future__ import annotations
@@ -21,13 +25,18 @@ from anabranch.client.consumer.assignment_reconciler import (
     Discard,
     Effect,
     Release,
+    SegmentOrder,
     Stop,
 )
 from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, check_concurrency, id_of
 from anabranch.client.consumer.controller_session import Assignment, ControllerSession, SessionSpec
 from anabranch.client.consumer.cumulative_acks import CumulativeAckLog
 from anabranch.client.consumer.segment_consumer import Grant, SegmentConsumer
-from anabranch.client.consumer.stream_segment_consumer import StreamSegmentConsumer
+from anabranch.client.consumer.stream_segment_consumer import (
+    OrderedSegments,
+    StreamSegmentConsumer,
+    is_read_to_end,
+)
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import BadOption, ClientError, ConsumerFenced
 from anabranch.client.messages.message import Message, MessageId
@@ -44,7 +53,6 @@ from anabranch.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
-PARENTS = "parents first"  # reason for holding a segment in the receive queue
 PENDING_PER_HANDLER = 64  # messages that `run` receives ahead, so that it finds other keys while one is busy
 
 
@@ -60,6 +68,9 @@ class StreamSession:
     def __init__(self, consumer: StreamConsumer, part: TopicPart) -> None:
         self.part = part
         self.reconciler = AssignmentReconciler()
+        self.order = SegmentOrder()
+        self.ordered = OrderedSegments(part, self.order)
+        self.after: Mapping[int, tuple[int, ...]] = {}  # of the last assignment: ancestors that come before a segment
         self.controller_session: ControllerSession | None = None
         self.topics: dict[int, str] = {}  # assigned segments and their topics on the wire
         self.grant: Grant | None = None  # the assignment that brokers are shown
@@ -75,9 +86,10 @@ class StreamSession:
         )
         if effects is None:
             return
-        self.topics = assignment.segments
+        self.topics, self.after = assignment.segments, assignment.after
         if assignment.generation is not None:
             self.grant = Grant(assignment.incarnation, assignment.generation)
+        self.order.assigned(assignment.segments, self.after)
         self._consumer.apply_assignment(self, effects)
         if self.grant is not None:
             for segment_id, segment_consumer in self.part.segment_consumers.items():
@@ -86,7 +98,7 @@ class StreamSession:
 
     def restart(self) -> None:
         """The topic was deleted and created again, and its layout is known now."""
-        self.topics, self.grant = {}, None
+        self.topics, self.after, self.grant = {}, {}, None
         self._consumer.apply_assignment(self, self.reconciler.restarted())
 
     def held_segments(self) -> tuple[tuple[int, ...], int | None]:
@@ -109,6 +121,7 @@ class StreamConsumer(Consumer):
         self._log: CumulativeAckLog[SegmentConsumer] = CumulativeAckLog()
         self._last: dict[SegmentConsumer, MessageId] = {}  # last message handed out
         self._sessions: dict[TopicPart, StreamSession] = {}
+        self._acks_sent = asyncio.Event()  # set when acks of an ancestor are confirmed
         self._unread_parents: set[SegmentConsumer] = set()  # their children are held until these are read to the end
         self._auto_acks: AutoAcks[tuple[int, SegmentConsumer, MessageId]] | None = None
         if options.ack_every is not None:
@@ -118,8 +131,9 @@ class StreamConsumer(Consumer):
     async def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
         """Acknowledge everything this consumer handed out up to and including `message`, of all segments and topics.
 
-        A bare id, or one message of a batch, covers its own segment and the positions that the id carries (see
-        `position`). A message received before an operator's seek covers nothing, because the position was moved.
+        A bare id, or one message of a batch, covers its own segment with its ancestors, and the positions that the id
+        carries (see `position`). A message received before an operator's seek covers nothing, because the position was
+        moved.
         """
         if isinstance(message, MessageBatch):
             if not message:
@@ -141,6 +155,9 @@ class StreamConsumer(Consumer):
     def _ack_covered(self, covered: Mapping[SegmentConsumer, MessageId]) -> None:
         for where, last in covered.items():
             where.ack_cumulative(last)
+        for session in self._sessions.values():
+            if session.order.has_unsettled:
+                session.ordered.ack_ancestors(covered)
         self._check_leaving()
 
     async def lag(self, timeout: Seconds | None = None) -> int:
@@ -274,6 +291,8 @@ class StreamConsumer(Consumer):
             if is_sealed:
                 segment_consumer.ends_at(view.layout[segment_id].last_position)
         self._check_urgent()
+        if part in self._sessions:
+            self._sessions[part].ordered.order_acks()  # the ends of sealed segments are known now
 
     def _open_session(self, part: TopicPart) -> None:
         options = self._options
@@ -322,8 +341,11 @@ class StreamConsumer(Consumer):
                     # For a migrated topic, Pulsar M1's controller sends names that do not exist; the layout is right.
                     topic = None if part.view.is_legacy(segment) else session.topics[segment_id]
                     spec = self._spec(part, segment, pb.CommandSubscribe.Exclusive, topic)
-                    segment_consumer = StreamSegmentConsumer(spec, self, self._context, self._options.prefetch)
+                    segment_consumer = StreamSegmentConsumer(
+                        spec, self, self._context, self._options.prefetch, partial(self._on_confirmed, session)
+                    )
                     segment_consumer.grant = session.grant
+                    session.order.assigned((segment_id,), session.after)
                     self._attach(part, segment_consumer)
                 case Stop(segment_id):
                     part.segment_consumers[segment_id].stop()
@@ -346,8 +368,11 @@ class StreamConsumer(Consumer):
                         session.controller_session.release(generation, segment_ids)
         self._hold_children(session)
         self._check_urgent()
+        session.ordered.order_acks()
 
     def _drop(self, part: TopicPart, segment_consumer: SegmentConsumer) -> asyncio.Task[None] | None:
+        if (session := self._sessions.get(part)) is not None:
+            session.order.detached(segment_consumer.spec.segment_id)
         self._log.forget(segment_consumer)
         self._last.pop(segment_consumer, None)
         return self._detach(part, segment_consumer)
@@ -382,12 +407,51 @@ class StreamConsumer(Consumer):
         """Detach a leaving segment once everything that was handed out of it is acknowledged."""
         segment_consumer = session.part.segment_consumers[segment_id]
         last = self._last.get(segment_consumer)
+        if session.ordered.has_waiting_acks(segment_id):
+            return
         if last is None or segment_consumer.state.is_covered(last):
             self.apply_assignment(session, session.reconciler.settled(segment_id))
+
+    # -- order of acks
+
+    def _on_confirmed(self, session: StreamSession) -> None:
+        if session.order.has_unsettled:
+            session.ordered.order_acks()
+            self._acks_sent.set()
+            self._check_leaving()
+
+    async def _send_ordered_acks(self, timeout_s: float) -> None:
+        """Wait until acks of ancestors are confirmed, so that those of their children can be sent."""
+
+        def waiting() -> list[str]:
+            return [topic for session in self._sessions.values() for topic in session.ordered.waiting()]
+
+        if not waiting():
+            return
+        for session in self._sessions.values():
+            for segment_consumer in session.part.segment_consumers.values():
+                segment_consumer.flush()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while waiting():
+                    self._acks_sent.clear()
+                    await self._acks_sent.wait()
+        except TimeoutError:
+            log.info("closing without sending acks, because earlier ones are missing", extra={"topics": waiting()})
+
+    # -- order of delivery
 
     def on_end_reached(self, segment_consumer: SegmentConsumer) -> None:
         super().on_end_reached(segment_consumer)
         self._hold_all_children()
+
+    def on_rewound(self, segment_consumer: SegmentConsumer) -> None:
+        super().on_rewound(segment_consumer)
+        for part, session in self._sessions.items():
+            if part.segment_consumers.get(segment_consumer.spec.segment_id) is segment_consumer:
+                session.order.rewound(segment_consumer.spec.segment_id)
+                self._hold_children(session)
+                session.ordered.order_acks()
 
     def drop_messages(self, segment_consumer: SegmentConsumer) -> list[MessageId]:
         found = super().drop_messages(segment_consumer)
@@ -395,9 +459,7 @@ class StreamConsumer(Consumer):
         return found
 
     def _check_parent(self, segment_consumer: SegmentConsumer) -> None:
-        if isinstance(segment_consumer, StreamSegmentConsumer) and segment_consumer.is_read_to_end(
-            self._last[segment_consumer]
-        ):
+        if is_read_to_end(segment_consumer, self._last.get(segment_consumer)):
             self._hold_all_children()
 
     def _hold_all_children(self) -> None:
@@ -405,31 +467,10 @@ class StreamConsumer(Consumer):
             self._hold_children(session)
 
     def _hold_children(self, session: StreamSession) -> None:
-        """Hold children while a parent is still being read: some controllers assign both at once."""
-        layout, segment_consumers = session.part.view.layout, session.part.segment_consumers
-        parents_left: set[SegmentConsumer] = set()
-        for segment_id, segment_consumer in segment_consumers.items():
-            before = layout.ancestors(segment_id) if segment_id in layout else set[int]()
-            parents = [
-                segment_consumers[one]
-                for one in before
-                if one in segment_consumers and not self._is_read_to_end(segment_consumers[one])
-            ]
-            parents_left.update(parents)
-            if parents:
-                self._queue.hold(segment_consumer, PARENTS)
-            else:
-                self._queue.release(segment_consumer, PARENTS)
-        self._unread_parents = self._unread_parents.difference(segment_consumers.values()) | parents_left
-        for parent in parents_left:
-            segment = layout[parent.spec.segment_id]
-            if isinstance(parent, StreamSegmentConsumer) and not segment.is_active:
-                parent.find_end(segment.last_position, self._hold_all_children)
-
-    def _is_read_to_end(self, segment_consumer: SegmentConsumer) -> bool:
-        return isinstance(segment_consumer, StreamSegmentConsumer) and segment_consumer.is_read_to_end(
-            self._last.get(segment_consumer)
-        )
+        """Hold children while an ancestor is still being read."""
+        unread = session.ordered.hold_children(self._queue, self._last)
+        self._unread_parents = self._unread_parents.difference(session.part.segment_consumers.values()) | unread
+        session.ordered.find_ends(unread, self._hold_all_children)
 
 
 def _segment(view: TopicView, segment_id: int, topic: str) -> Segment:

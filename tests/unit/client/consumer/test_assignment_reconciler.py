@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from anabranch.client.consumer.assignment_reconciler import AssignmentReconciler, Attach, Detach, Discard, Stop
+from anabranch.client.consumer.assignment_reconciler import (
+    AssignmentReconciler,
+    Attach,
+    Detach,
+    Discard,
+    SegmentOrder,
+    Stop,
+)
 from anabranch.client.consumer.segment_consumer_effects import Ack
 from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
 from anabranch.client.messages.message import MessageId
@@ -78,3 +85,60 @@ def test_recreated_topic_discards_all_segments_and_accepts_lower_generations() -
     assert (reconciler.held, reconciler.generation) == ((), None)
     assert reconciler.closed(3) == [], "it belonged to the deleted topic"
     assert reconciler.assigned([1], generation=1, epoch=0) == [Attach(1)]
+
+
+# the order between held segments --------------------------------------------------------------------------------------
+def ordered(**after: tuple[int, ...]) -> SegmentOrder:
+    order = SegmentOrder()
+    order.assigned([0, 1, 2, 3], {int(name[1:]): ancestors for name, ancestors in after.items()})
+    return order
+
+
+def test_child_is_delivered_after_all_its_ancestors_were_read() -> None:
+    order = ordered(s3=(0, 1))
+    assert not order.may_deliver(3, {0}.__contains__)
+    assert order.may_deliver(3, {0, 1}.__contains__)
+    assert order.may_deliver(2, set[int]().__contains__), "it has no ancestors"
+
+
+def test_acks_of_a_child_wait_until_all_its_ancestors_are_settled() -> None:
+    order = ordered(s3=(0, 1))
+    order.settled(0)
+    assert order.unsettled(3) == {1}
+    assert order.has_unsettled
+    order.settled(1)
+    assert order.unsettled(3) == frozenset()
+    assert not order.has_unsettled
+
+
+def test_settled_ancestor_stays_settled_in_the_next_assignment() -> None:
+    order = ordered(s3=(0, 1))
+    order.settled(0)
+    order.assigned([0, 1, 3], {3: (0, 1)})
+    assert order.unsettled(3) == {1}
+
+
+def test_assignment_without_ancestors_ends_the_wait() -> None:
+    order = ordered(s3=(0, 1))
+    order.assigned([3], {})
+    assert order.unsettled(3) == frozenset()
+    assert order.may_deliver(3, set[int]().__contains__)
+
+
+def test_child_that_is_no_longer_assigned_keeps_waiting() -> None:
+    order = ordered(s3=(0,))
+    order.assigned([1, 2], {})
+    assert order.unsettled(3) == {0}
+
+
+def test_ancestor_that_was_detached_or_rewound_must_be_settled_again() -> None:
+    order = ordered(s3=(0,))
+    order.settled(0)
+    order.rewound(0)
+    assert order.unsettled(3) == {0}
+    order.settled(0)
+    order.detached(0)
+    order.assigned([0, 3], {3: (0,)})
+    assert order.unsettled(3) == {0}
+    order.detached(3)
+    assert order.unsettled(3) == frozenset()

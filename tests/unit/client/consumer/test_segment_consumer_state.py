@@ -235,3 +235,86 @@ def test_partial_batch_ack_survives_a_reconnect() -> None:
     state.lost([second.id])
     state.opened()
     assert [one.id for one in delivered(state.delivered(body(0), batch(2)))] == [second.id]
+
+
+def test_held_acks_are_sent_when_the_hold_ends() -> None:
+    state = opened()
+    (message,) = delivered(state.delivered(body(0), build_entry(b"x")))
+    assert state.hold_acks(True) == []
+    assert state.ack_cumulative(message.id)
+    assert state.flush() == []
+    state.lost([])
+    assert acks(state.opened()) == [], "also not after a reconnect"
+    assert acks(state.hold_acks(False)) == [(0, [])]
+
+
+def test_segment_is_settled_when_the_ack_of_its_last_message_is_confirmed() -> None:
+    state = opened()
+    messages = delivered(state.delivered(body(4), batch(3)))
+    state.ack_cumulative(messages[1].id)
+    (first,) = state.flush()
+    assert isinstance(first, Ack)
+    state.confirmed(first.number)
+    assert not state.is_settled((3, 4)), "one message of the last batch is missing"
+    assert state.ack_to_end((3, 4))
+    (last,) = state.flush()
+    assert isinstance(last, Ack)
+    assert acks([last]) == [(4, [])]
+    assert not state.is_settled((3, 4)), "not confirmed"
+    state.confirmed(last.number)
+    assert state.is_settled((3, 4))
+    assert not state.ack_to_end((3, 4))
+
+
+def test_ack_to_the_end_covers_messages_that_did_not_arrive() -> None:
+    state = opened()
+    delivered(state.delivered(body(0), build_entry(b"x")))
+    assert state.ack_to_end((3, 9))
+    assert acks(state.flush()) == [(9, [])]
+    assert delivered(state.delivered(body(5), batch(3))) == []
+
+
+def test_refused_ack_does_not_settle_the_segment() -> None:
+    state = opened()
+    (message,) = delivered(state.delivered(body(0), build_entry(b"x")))
+    state.ack_cumulative(message.id)
+    (said,) = state.flush()
+    assert isinstance(said, Ack)
+    state.refused(said.number)
+    assert state.is_clean
+    assert not state.is_settled((3, 0))
+
+
+def test_lost_ack_does_not_settle_the_segment_until_it_was_sent_again() -> None:
+    state = opened()
+    (message,) = delivered(state.delivered(body(0), build_entry(b"x")))
+    state.ack_cumulative(message.id)
+    state.flush()
+    state.lost([])
+    assert not state.is_settled((3, 0))
+    again = state.opened()[0]
+    assert isinstance(again, Ack)
+    state.confirmed(again.number)
+    assert state.is_settled((3, 0))
+
+
+def test_segment_is_received_when_its_last_entry_arrived_and_nothing_waits() -> None:
+    state = opened()
+    state.delivered(body(0), batch(2))
+    state.delivered(body(1), b"not an entry")  # the last one: it is rejected
+    assert not state.has_received((3, 1)), "two messages wait for the application"
+    state.taken(2)
+    assert state.has_received((3, 1))
+    state.lost([])
+    assert not state.has_received((3, 1)), "what waited is sent again"
+
+
+def test_unacknowledged_counts_messages_of_partly_acknowledged_batches() -> None:
+    state = opened()
+    messages = delivered(state.delivered(body(0), batch(3)))
+    delivered(state.delivered(body(1), batch(2)))
+    state.taken(5)
+    state.ack_cumulative(messages[0].id)
+    assert state.unacknowledged == 4
+    state.ack_to_end((3, 1))
+    assert state.unacknowledged == 0
