@@ -70,10 +70,10 @@ async def main() -> None:
         async with anabranch.connect(SERVICE_URL) as client, anabranch.admin.connect(ADMIN_URL) as admin:
             await visit(client, VISITS)
             print(f"first run:  {await count(client, file, 100)} visits counted")
-            await admin.scalable_topics.split(TOPIC, 0)
+            halves = await admin.scalable_topics.split(TOPIC, 0)
             await visit(client, VISITS)
             print(f"second run: {await count(client, file, 300)} visits counted, across a split")
-            await admin.scalable_topics.merge(TOPIC, [1, 2])
+            await admin.scalable_topics.merge(TOPIC, halves)
             await visit(client, VISITS)
             total = await count(client, file, 10_000)
             print(f"last run:   {total} visits counted, across a merge")

@@ -42,9 +42,9 @@ async def sell(producer: anabranch.Producer, reshaped: asyncio.Event) -> int:
 async def reshape(admin: anabranch.admin.Admin, reshaped: asyncio.Event) -> None:
     topics = admin.scalable_topics
     try:
-        await topics.split(TOPIC, 0)  # 0 becomes 1 and 2
-        await topics.split(TOPIC, 1)  # 1 becomes 3 and 4
-        await topics.merge(TOPIC, [4, 2])  # neighbours on the ring: they become 5
+        low, high = await topics.split(TOPIC, 0)  # ids of the new segments
+        _, middle = await topics.split(TOPIC, low)
+        await topics.merge(TOPIC, [middle, high])  # neighbours on the ring
     finally:
         reshaped.set()
     layout = await topics.metadata(TOPIC)
