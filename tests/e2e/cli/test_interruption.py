@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -246,3 +247,14 @@ def test_interrupted_before_the_topic_is_open(topic: str, start: Start, number: 
             process.process.send_signal(number)
             found, out, err = process.ended()
     assert (found, out) == (code, "") and "the topic was not open yet" in err
+
+
+def test_failing_produce_says_what_is_stored(private_broker: BrokerProcess, topic: str, start: Start) -> None:
+    process = start(private_broker.service_url, "produce", topic, "--count", "1000000", "--rate", "200")
+    wait_published(private_broker, topic, 20)
+    with AdminClient(private_broker.http_url) as admin:
+        admin.post(f"/admin/v2/{topic.replace('://', '/')}/terminate")
+    code, _, err = process.ended()
+    found = re.search(r"(\d+) of (\d+) sent messages are stored", err)
+    assert code == 1 and found is not None, err
+    assert 20 <= int(found[1]) < int(found[2])

@@ -13,7 +13,7 @@ import click
 from anabranch.cli.output.progress import with_progress
 from anabranch.cli.output.tables import table
 from anabranch.cli.param_types import Size, Time
-from anabranch.cli.traffic.client_options import Access, TrafficError, access_of, run, wire_options
+from anabranch.cli.traffic.client_options import Access, TrafficError, access_of, run, wire_options, with_count
 from anabranch.cli.traffic.histogram import Histogram
 from anabranch.cli.traffic.interruption import Interruption
 from anabranch.cli.traffic.schedule import STAMP_BYTES, Schedule, key_of, stamp_of, stamped
@@ -49,6 +49,7 @@ class Bench:
         self.whole_way = Histogram()
         self.began = 0.0
         self.sender: Sender | None = None
+        self.sent = Sent()
 
     async def run(self, access: Access) -> None:
         plan = self.plan
@@ -58,7 +59,7 @@ class Bench:
             access.connect() as homeward,
             outward.producer(plan.topic, pending_bytes_max=PENDING_BYTES_MAX) as producer,
         ):
-            self.sender = sender = Sender(producer, self._clock)
+            self.sender = sender = Sender(producer, self._clock, self.sent)
             if plan.subscription is None:
                 await self._interruption.ends(lambda: with_progress(self._produce(sender), self.line, self._clock))
                 return
@@ -106,14 +107,11 @@ class Bench:
             await self._clock.sleep(TICK_SECONDS)
 
     def line(self) -> str:
-        seconds, sent = self._clock.monotonic() - self.began, self._sent()
+        seconds, sent = self._clock.monotonic() - self.began, self.sent
         return f"{seconds:4.0f} s  {sent.messages:,} sent  {sent.stored:,} stored  {self.whole_way.count:,} received"
 
-    def _sent(self) -> Sent:
-        return Sent() if self.sender is None else self.sender.sent
-
     def figures(self) -> dict[str, Any]:
-        sent, seconds = self._sent(), max(self._sent().stored_at - self.began, 1e-9)
+        sent, seconds = self.sent, max(self.sent.stored_at - self.began, 1e-9)
         publish = Histogram() if self.sender is None else self.sender.latencies
         found: dict[str, Any] = {
             "topic": self.plan.topic,
@@ -179,6 +177,8 @@ def bench(
     try:
         access = access_of(click.get_current_context())
         run(lambda: work.run(access), interruption)
+    except TrafficError as error:
+        raise with_count(error, work.sent) from error
     except ExceptionGroup as group:  # of the consumer's task: reported like any other failure
         raise group.exceptions[0] from group
     figures = work.figures()

@@ -13,6 +13,7 @@ import anabranch
 from anabranch.cli.admin.verb import ENV_TOKEN, ENV_TRUST, option, setting, token_of
 from anabranch.cli.errors import Interrupted
 from anabranch.cli.traffic.interruption import Interruption
+from anabranch.cli.traffic.sender import Sent
 from anabranch.client import Client, Tls
 from anabranch.client.async_resource import AsyncResource
 from anabranch.model.errors import Error
@@ -79,6 +80,11 @@ def access_of(context: click.Context) -> Access:
         token_of(setting(context, "token", ENV_TOKEN)),
         setting(context, "tls_trust_certs", ENV_TRUST),
     )
+
+
+def with_count(error: TrafficError, sent: Sent) -> TrafficError:
+    """The failure of a command that had sent something: it also says how much."""
+    return TrafficError(f"{error.reason}; {sent}", error.code, error.hint) if sent.messages else error
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]], interruption: Interruption) -> T:

@@ -12,11 +12,11 @@ import click
 
 from anabranch.cli.output.progress import with_progress
 from anabranch.cli.param_types import Size
-from anabranch.cli.traffic.client_options import Access, access_of, run, wire_options
+from anabranch.cli.traffic.client_options import Access, TrafficError, access_of, run, wire_options, with_count
 from anabranch.cli.traffic.input_lines import line_batches
 from anabranch.cli.traffic.interruption import Interruption
 from anabranch.cli.traffic.schedule import Schedule, key_of, stamped
-from anabranch.cli.traffic.sender import PENDING_BYTES_MAX, Sender
+from anabranch.cli.traffic.sender import PENDING_BYTES_MAX, Sender, Sent
 from anabranch.client.messages.compression import Compression
 from anabranch.runtime.clock import Clock, SystemClock
 
@@ -32,20 +32,21 @@ Fill = Callable[[Sender, Clock], Coroutine[Any, Any, None]]
 class Target:
     topic: str
     compression: str | None
+    total: str  # of messages, if it is known: ` of 1,000`
 
 
 async def send(
-    access: Access, target: Target, fill: Fill, total: str, clock: Clock, interruption: Interruption
+    access: Access, target: Target, fill: Fill, sent: Sent, clock: Clock, interruption: Interruption
 ) -> Sender:
     """The sender after everything is stored, or after a signal: then closing waits for the receipts still due."""
     async with (
         access.connect() as client,
         client.producer(target.topic, compression=target.compression, pending_bytes_max=PENDING_BYTES_MAX) as producer,
     ):
-        sender = Sender(producer, clock)
+        sender = Sender(producer, clock, sent)
 
         def line() -> str:
-            return f"{sender.sent.stored:,}{total} messages stored"
+            return f"{sent.stored:,}{target.total} messages stored"
 
         await interruption.ends(lambda: with_progress(fill(sender, clock), line, clock))
     return sender
@@ -128,10 +129,13 @@ def produce(
         fill = given(line_batches(file or sys.stdin.buffer), key)
     clock, access, interruption = SystemClock(), access_of(click.get_current_context()), Interruption()
     began = clock.monotonic()
-    target = Target(topic, compression)
-    sender = run(lambda: send(access, target, fill, total, clock, interruption), interruption)
+    target, sent = Target(topic, compression, total), Sent()
+    try:
+        sender = run(lambda: send(access, target, fill, sent, clock, interruption), interruption)
+    except TrafficError as error:
+        raise with_count(error, sent) from error
     report(sender, clock.monotonic() - began, is_interrupted=interruption.is_set, as_json=bool(reach["as_json"]))
-    interruption.check(f"{sender.sent.stored:,} of {sender.sent.messages:,} sent messages are stored")
+    interruption.check(str(sent))
     return 0
 
 

@@ -24,18 +24,22 @@ class Sent:
     stored_at: float = 0.0
     last: MessageId | None = None
 
+    def __str__(self) -> str:
+        return f"{self.stored:,} of {self.messages:,} sent messages are stored"
+
 
 class Sender:
     """Never waits by itself: `wait_below` does, and raises what went wrong first."""
 
-    def __init__(self, producer: Producer, clock: Clock) -> None:
+    def __init__(self, producer: Producer, clock: Clock, sent: Sent) -> None:
+        """`sent` is the caller's, who reads it also after a failure."""
         self._producer = producer
         self._clock = clock
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._failure: BaseException | None = None
         self._news = asyncio.Event()
-        self.sent = Sent()
+        self.sent = sent
         self.latencies = Histogram()
 
     def send(self, data: bytes, key: str | None, due: float) -> None:
