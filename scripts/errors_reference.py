@@ -22,7 +22,7 @@ Everything the SDK raises derives from `anabranch.Error` and has
 
 | attribute | meaning |
 |---|---|
-| `code` | a short name that does not change between versions; the same on the wire, in REST (field `error`) and on the command line |
+| `code` | a short name that never changes; the same on the wire, in REST (field `error`) and on the command line |
 | `retryable` | whether the same call may succeed later; the SDK's retries follow it |
 | `reason` | one line of text; never a token, a password or a message's content |
 
