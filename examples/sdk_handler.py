@@ -43,12 +43,15 @@ async def book() -> None:
                 for account in range(ACCOUNTS):
                     producer.send_nowait(b"%d" % number, key=f"account-{account}")
             await producer.flush()
+            sent = producer.metrics()  # counters, rates, latencies
+            print(f"{sent.messages} bookings in {sent.batches} batches, p99 {sent.latency.p99} s")
         async with client.stream_consumer(BOOKINGS, subscription="ledger", start="earliest") as consumer:
             policy = Retry(attempts=3, backoff=Backoff(initial=0.05))
             running = asyncio.create_task(consumer.run(handle, concurrency=8, retry=policy))
             await asyncio.wait_for(finished.wait(), 30)
             running.cancel()  # drains: what handlers finished is acknowledged
             await asyncio.gather(running, return_exceptions=True)
+            print(f"{consumer.metrics().unacknowledged} bookings are left unacknowledged")
     assert all(numbers == list(range(PER_ACCOUNT)) for numbers in booked.values())
     print(f"{ACCOUNTS} accounts booked, each in order")
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         StreamConsumer,
         Tls,
         Token,
+        Tracing,
         connect,
     )
 
@@ -74,6 +75,7 @@ __all__ = [
     "StreamConsumer",
     "Tls",
     "Token",
+    "Tracing",
     "__version__",
     "admin",
     "blocking",

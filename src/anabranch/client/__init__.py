@@ -17,6 +17,7 @@ The client must not know the broker's code. Both share only `model`, `protocol` 
 | `producer/` | sending |
 | `consumer/` | receiving |
 | `metrics/` | counters of producers and consumers, as values and as Prometheus text |
+| `tracing/` | spans for send, receive and process |
 | `processing/` | handlers that the SDK calls with received messages |
 """
 
@@ -43,6 +44,7 @@ from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
 from anabranch.client.metrics.metrics import ClientMetrics, ConsumerMetrics, ProducerMetrics, SendLatency
 from anabranch.client.producer.producer import Producer
+from anabranch.client.tracing.tracing import Tracing
 from anabranch.runtime.credentials import Basic, Certificate, Credentials, Tls, Token
 
 __all__ = [
@@ -74,5 +76,6 @@ __all__ = [
     "StreamConsumer",
     "Tls",
     "Token",
+    "Tracing",
     "connect",
 ]

@@ -43,6 +43,7 @@ from anabranch.client.processing.handler_threads import Handler, run_on_threads
 from anabranch.client.producer.bulk_send import Sent
 from anabranch.client.producer.producer import Producer
 from anabranch.client.schema.schema import Schema
+from anabranch.client.tracing.tracing import Tracing
 from anabranch.model.layout import Layout
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
@@ -478,6 +479,7 @@ def connect(
     tls: Tls | ssl.SSLContext | None = None,
     operation_timeout: Seconds = 30.0,
     connection: ConnectionPolicy | None = None,
+    tracing: Tracing | bool | None = None,
     clock: Clock | None = None,
     chance: Chance | None = None,
 ) -> BlockingClient:
@@ -489,6 +491,7 @@ def connect(
         tls=tls,
         operation_timeout=operation_timeout,
         connection=connection,
+        tracing=tracing,
         clock=clock,
         chance=chance,
     )

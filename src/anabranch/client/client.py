@@ -38,8 +38,10 @@ from anabranch.client.metrics.metrics import ClientMetrics
 from anabranch.client.metrics.prometheus_text import MetricsText
 from anabranch.client.producer.options import ProducerOptions
 from anabranch.client.producer.producer import Producer
+from anabranch.client.producer.traced_producer import TracedProducer
 from anabranch.client.schema.schema import Schema, schema_of
 from anabranch.client.topic.layout_watch import LayoutWatches
+from anabranch.client.tracing.tracing import Tracing, tracing_of
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.runtime.chance import Chance, SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock, SystemClock
@@ -58,6 +60,7 @@ def connect(
     tls: Tls | ssl.SSLContext | None = None,
     operation_timeout: Seconds = 30.0,
     connection: ConnectionPolicy | None = None,
+    tracing: Tracing | bool | None = None,
     clock: Clock | None = None,
     chance: Chance | None = None,
 ) -> AsyncResource[Client]:
@@ -67,6 +70,9 @@ def connect(
     a function that returns the current token; it is read again whenever a broker asks for credentials. `auth` is
     another way to authenticate (`Basic`, `Certificate`). `tls` is a `Tls` or an SSL context, for pulsar+ssl://.
 
+    `tracing=True` makes spans with OpenTelemetry (extra `otel`), `tracing=` an object with the methods of `Tracing`
+    makes them otherwise.
+
     Raises BadOption at once for invalid options. Awaiting raises if no broker answers within `operation_timeout`.
     """
     client = Client(
@@ -75,6 +81,7 @@ def connect(
         tls=_tls_context(tls),
         operation_timeout_s=seconds(operation_timeout),
         policy=connection or ConnectionPolicy(),
+        tracing=tracing_of(tracing),
         clock=clock or SystemClock(),
         chance=chance or SystemChance(),
     )
@@ -92,6 +99,7 @@ class Client:
         tls: ssl.SSLContext | None,
         operation_timeout_s: float,
         policy: ConnectionPolicy,
+        tracing: Tracing | None,
         clock: Clock,
         chance: Chance,
     ) -> None:
@@ -103,7 +111,7 @@ class Client:
         self._chance = chance
         self._pool = ConnectionPool(services, policy, clock, auth=auth, tls=tls, answer_timeout_s=operation_timeout_s)
         self._watches = LayoutWatches(self._pool, policy, clock, chance)
-        self._context = ClientContext(self._pool, policy.backoff, clock, chance, self._watches)
+        self._context = ClientContext(self._pool, policy.backoff, clock, chance, self._watches, tracing)
         self._opened: set[Producer | Consumer] = set()
         self._metrics_text = MetricsText()
         self._is_closed = False
@@ -171,7 +179,11 @@ class Client:
         )
 
         async def opened() -> Producer:
-            made = Producer(where, options, self._context, self._watches)
+            tracing = self._context.tracing
+            if tracing is None:
+                made = Producer(where, options, self._context, self._watches)
+            else:
+                made = TracedProducer(where, options, self._context, self._watches, tracing)
             await made.open()
             return await self._keep(made)
 

@@ -1,4 +1,4 @@
-"""What the producers and consumers of one client share: connections, time, backoff and layout watches."""
+"""What the producers and consumers of one client share: connections, time, backoff, layout watches, tracing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from anabranch.client.config import Backoff
 from anabranch.client.connection.connection_pool import ConnectionPool
 from anabranch.client.topic.layout_watch import LayoutWatches
+from anabranch.client.tracing.tracing import Tracing
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 
@@ -20,3 +21,4 @@ class ClientContext:
     clock: Clock
     chance: Chance
     watches: LayoutWatches
+    tracing: Tracing | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
@@ -94,7 +95,8 @@ class Consumer:
         self._is_closed = False
         self._schema_waits = 0
         self._schema_resolver = None if options.schema is None else SchemaResolver(options.schema, context, self._tasks)
-        self._sees_each_message = self._schema_resolver is not None  # whether `_hand_out` is called
+        self._tracing = context.tracing
+        self._sees_each_message = self._schema_resolver is not None or self._tracing is not None
         self._runner: HandlerRunner | None = None
         self._on_receive: Callable[[], None] | None = None  # called first by every receive, if the kind needs it
 
@@ -277,7 +279,12 @@ class Consumer:
         if self._runner is not None:
             raise BadOption("the consumer runs a handler already")
         ports = RunnerPorts(
-            receive=self.receive, ack=ack, nack=nack, clock=self._context.clock, chance=self._context.chance
+            receive=self.receive,
+            ack=ack,
+            nack=nack,
+            process=None if self._tracing is None else self._process_span,
+            clock=self._context.clock,
+            chance=self._context.chance,
         )
         self._runner = runner = HandlerRunner(handler, state, ports, backoff, seconds(drain_timeout))
         try:
@@ -287,6 +294,10 @@ class Consumer:
             if runner.unacknowledged:  # a later cumulative ack would cover them
                 left = f"`run` ended with {runner.unacknowledged} messages that were not processed"
                 self._queue.fail(Unfinished(f"{left}; close the consumer, then they are delivered again"))
+
+    def _process_span(self, message: Message) -> AbstractContextManager[object]:
+        assert self._tracing is not None
+        return self._tracing.process(message.topic, self.subscription, message)
 
     # -- for the segment consumers
 
@@ -334,6 +345,8 @@ class Consumer:
         """Hook for each message that is handed out. Called only with `_sees_each_message`, because it costs time."""
         if self._schema_resolver is not None:
             self._schema_resolver.set_decoder(message)
+        if self._tracing is not None:
+            self._tracing.receive(message.topic, self.subscription, [message])
 
     def _hand_out_entry(self, segment_consumer: SegmentConsumer, entry: Sequence[Message]) -> int:
         """Hand out messages that arrived together. Returns their running number, if the kind counts, or -1."""
@@ -341,6 +354,8 @@ class Consumer:
         if self._schema_resolver is not None:
             for message in entry:
                 self._schema_resolver.set_decoder(message)
+        if self._tracing is not None:
+            self._tracing.receive(entry[0].topic, self.subscription, entry)
         return -1
 
     def _spec(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +41,13 @@ CANCEL_SECONDS = 5.0  # for handlers to end after they were cancelled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerPorts:
-    """What a consumer gives to a runner. `nack` has the delay in seconds; None: the consumer's own."""
+    """What a consumer gives to a runner. `nack` has the delay in seconds; None: the consumer's own. `process` is
+    entered while a handler runs."""
 
     receive: Callable[[], Awaitable[Message | None]]
     ack: Callable[[Message], Awaitable[None]]
     nack: Callable[[Message, float | None], Awaitable[None]]
+    process: Callable[[Message], AbstractContextManager[object]] | None
     clock: Clock
     chance: Chance
 
@@ -156,11 +159,12 @@ class HandlerRunner:
         task = asyncio.current_task()
         assert task is not None
         try:
-            result: object = self._handler(message)
-            if not isinstance(result, Awaitable):
-                self._fail(BadOption("the handler must be an async function; anabranch.blocking takes plain ones"))
-                return
-            await result
+            with nullcontext() if self._ports.process is None else self._ports.process(message):
+                result: object = self._handler(message)
+                if not isinstance(result, Awaitable):
+                    self._fail(BadOption("the handler must be an async function; anabranch.blocking takes plain ones"))
+                    return
+                await result
         except asyncio.CancelledError as error:
             if not task.cancelling():  # raised by the handler itself
                 await self._failed(number, error)

@@ -6,6 +6,7 @@ The package knows nothing of consumers.
 | module | what it is |
 |---|---|
 | `producer` | `Producer`: what applications call; numbers the messages, bounds their memory, sets their futures |
+| `traced_producer` | the same with a span per call |
 | `producer_state` | routes messages to segment lanes, and moves them when segments are split or merged |
 | `producer_effects` | `SegmentLane`, and the effects of `producer_state` |
 | `segment_producers` | performs these effects: the running segment producers, and their callbacks |
