@@ -15,17 +15,27 @@ from pathlib import Path
 import pytest
 
 import anabranch
-from anabranch import Backoff, Batching, Client, ConnectionPolicy, DeadLetter, Message, ProcessingTimeout, QueueConsumer
+from anabranch import (
+    Backoff,
+    Batching,
+    Client,
+    ConnectionPolicy,
+    DeadLetter,
+    Message,
+    MessageBatch,
+    ProcessingTimeout,
+    QueueConsumer,
+)
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.protocol.commands import BaseCommand, frame_with_payload
 from anabranch.protocol.entry import build_batch
-from tests.support.in_memory.fake_broker import FakeBroker
+from tests.support.in_memory.fake_broker import FakeBroker, ReceivedCommand
 from tests.support.processes.in_process_cluster import until
 from tests.support.processes.scalable_nodes import admin_of, plain_settings
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 QUIET = 0.3  # how long "nothing more comes" is watched
 ONE_BATCH = Batching(max_delay=60)
 REGULAR, SCALABLE = "persistent://public/default/jobs", "topic://public/default/jobs"
@@ -231,6 +241,91 @@ async def test_count_of_a_nack_survives_the_restart_of_the_only_worker(
                 assert {message.redelivery_count for message in again} == {attempt + 1}
 
 
+@pytest.mark.parametrize("prefetch", [1, 7, 1_000])
+async def test_consumer_whose_messages_are_all_nacked_goes_on(client: Client, topic: str, prefetch: int) -> None:
+    """Nacked messages use up no prefetch, neither while they wait nor when they come again."""
+    async with client.queue_consumer(topic, subscription="s", start="earliest", prefetch=prefetch) as worker:
+        sent = await publish(client, topic, 60, Batching(max_messages=20))
+        for attempt in range(3):
+            messages = await received(worker, 60)
+            assert Counter(map(text, messages)) == Counter(sent)
+            assert {message.redelivery_count for message in messages} == {attempt}
+            for message in messages:
+                await worker.nack(message, delay=0.01)
+        for message in await received(worker, 60):
+            await worker.ack(message)
+    assert await backlog(client, topic) == []
+
+
+async def test_message_of_a_received_batch_is_nacked_alone(client: Client, topic: str) -> None:
+    async with (
+        client.queue_consumer(topic, subscription="s", start="earliest") as one,
+        client.queue_consumer(topic, subscription="s", start="earliest") as two,
+    ):
+        await publish(client, topic, 12)
+        batches: list[tuple[MessageBatch, QueueConsumer]] = []
+        while sum(len(batch) for batch, _ in batches) < 12:
+            batches += [(await worker.receive_batch(timeout=0.05), worker) for worker in (one, two)]
+        for batch, worker in batches:
+            for message in batch:
+                if text(message) in ("3", "8"):
+                    await worker.nack(message, delay=0)
+        again = await taken((one, two), 2)
+        assert sorted((text(message), message.redelivery_count) for message, _ in again) == [("3", 1), ("8", 1)]
+        for batch, worker in batches:
+            await worker.ack(batch)  # also the nacked ones: a late ack counts
+        assert await nothing(one) and await nothing(two)
+    assert await backlog(client, topic) == []
+
+
+async def test_nacks_pending_through_a_split_and_a_merge_come_back(client: Client, node: Node) -> None:
+    admin = admin_of(node)
+    await admin.create(SCALABLE, 1, {})
+    async with (
+        client.queue_consumer(SCALABLE, subscription="s", start="earliest") as one,
+        client.queue_consumer(SCALABLE, subscription="s", start="earliest") as two,
+    ):
+        await publish(client, SCALABLE, 20)
+        held = await taken((one, two), 20)
+        for message, worker in held:
+            if int(message.data) % 5 == 0:
+                await worker.nack(message, delay=0.5)
+        await admin.split(SCALABLE, 0, 2, None, None)
+        await admin.merge(SCALABLE, [1, 2], None)
+        again = await taken((one, two), 4)
+        assert {(text(message), message.redelivery_count) for message, _ in again} == {
+            (number, 1) for number in ("0", "5", "10", "15")
+        }
+        for message, worker in [*again, *(pair for pair in held if int(pair[0].data) % 5)]:
+            await worker.ack(message)
+        assert await nothing(one) and await nothing(two)
+    assert await backlog(client, SCALABLE) == []
+
+
+async def test_reconnected_consumer_keeps_what_it_holds_and_counts_nothing(client: Client, topic: str) -> None:
+    async with client.queue_consumer(topic, subscription="s", start="earliest") as worker:
+        await publish(client, topic, 10)
+        held = await received(worker, 10)
+        for segment_consumer in worker._segment_consumers.values():
+            assert segment_consumer._connection is not None
+            segment_consumer._connection.abort("cut by the test")
+        await worker.nack(next(message for message in held if text(message) == "4"), delay=0.5)
+        (again,) = await received(worker, 1)
+        assert (text(again), again.redelivery_count) == ("4", 1)
+        assert await nothing(worker)
+        for message in held:
+            await worker.ack(message)
+    assert await backlog(client, topic) == []
+
+
+def deliver(subscribe: ReceivedCommand, *bodies: bytes) -> None:
+    """A batch for the consumer of this SUBSCRIBE."""
+    delivered = BaseCommand(type=BaseCommand.MESSAGE)
+    delivered.message.consumer_id = subscribe.body.consumer_id
+    delivered.message.message_id.ledgerId, delivered.message.message_id.entryId = 3, 4
+    subscribe.connection.send_frame(frame_with_payload(delivered, build_batch(bodies)))
+
+
 @pytest.mark.parametrize("is_announced", [True, False])
 async def test_nack_names_the_message_only_to_brokers_that_announced_it(is_announced: bool) -> None:
     async with (
@@ -242,16 +337,30 @@ async def test_nack_names_the_message_only_to_brokers_that_announced_it(is_annou
         subscribe.answer(BaseCommand.SUCCESS)
         worker = await opening
         await broker.expect(BaseCommand.FLOW)
-        delivered = BaseCommand(type=BaseCommand.MESSAGE)
-        delivered.message.consumer_id = subscribe.body.consumer_id
-        delivered.message.message_id.ledgerId, delivered.message.message_id.entryId = 3, 4
-        subscribe.connection.send_frame(frame_with_payload(delivered, build_batch([b"0", b"1", b"2"])))
+        deliver(subscribe, b"0", b"1", b"2")
         messages = await received(worker, 3)
         await worker.nack(messages[1], delay=0)
         (one,) = (await broker.expect(BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)).body.message_ids
         assert (one.ledgerId, one.entryId) == (3, 4)
         assert list(one.ack_set) == ([0b010] if is_announced else [])
         assert one.HasField("batch_size") == is_announced
+        await worker.close(timeout=0)
+
+
+async def test_consumer_whose_ack_is_not_answered_leaves_nothing_at_the_broker() -> None:
+    """Otherwise the broker would go on to deliver to a consumer that no longer exists."""
+    async with FakeBroker() as broker, anabranch.connect(broker.url, operation_timeout=0.5) as client:
+        opening = asyncio.ensure_future(client.queue_consumer(REGULAR, subscription="s").__aenter__())
+        subscribe = await broker.expect(BaseCommand.SUBSCRIBE)
+        subscribe.answer(BaseCommand.SUCCESS)
+        worker = await opening
+        await broker.expect(BaseCommand.FLOW)
+        deliver(subscribe, b"0")
+        await worker.ack((await received(worker, 1))[0])
+        await broker.expect(BaseCommand.ACK)  # and it is not answered
+        closing = await broker.expect(BaseCommand.CLOSE_CONSUMER)
+        assert closing.body.consumer_id == subscribe.body.consumer_id
+        assert (await broker.expect(BaseCommand.SUBSCRIBE)).body.consumer_id != subscribe.body.consumer_id
         await worker.close(timeout=0)
 
 

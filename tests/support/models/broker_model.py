@@ -71,6 +71,7 @@ class Attached:
     permits: int = 0
     is_told_end: bool = False
     counts: dict[int, int] = field(default_factory=dict)  # deliveries by entry
+    parts: dict[int, int] = field(default_factory=dict)  # messages of entries that were returned singly
 
 
 class ModelConnection(asyncio.Transport):
@@ -245,7 +246,9 @@ class ConsumerWorld:
         getattr(self, f"_{name}")(connection, body)
 
     def _connect(self, connection: ModelConnection, body: Any) -> None:
-        features = pb.FeatureFlags(supports_scalable_topics=True, anabranch_extensions=self.is_ours)
+        features = pb.FeatureFlags(
+            supports_scalable_topics=True, anabranch_extensions=self.is_ours, anabranch_message_nacks=self.is_ours
+        )
         connection.send_command(
             BaseCommand.CONNECTED, server_version="model", protocol_version=21, feature_flags=features
         )
@@ -337,7 +340,7 @@ class ConsumerWorld:
         for one in self.attached:
             while one.permits > 0 and one.queue:
                 index = one.queue.pop(0)
-                left = one.store.left(one.subscription, index)
+                left = one.store.left(one.subscription, index) & one.parts.pop(index, -1)
                 if left:
                     one.permits -= left.bit_count()
                     self._bring(one, index, left)
@@ -380,6 +383,11 @@ class ConsumerWorld:
 
     def _redeliver_unacknowledged_messages(self, connection: ModelConnection, body: Any) -> None:
         if (one := self._of(connection, body.consumer_id)) is not None:
+            for identity in body.message_ids:
+                if identity.ack_set:
+                    assert self.is_ours, "foreign brokers redeliver entries"
+                    index = signed(identity.entryId)
+                    one.parts[index] = one.parts.get(index, 0) | identity.ack_set[0]
             wanted = [signed(identity.entryId) for identity in body.message_ids]
             one.queue = [*wanted, *(index for index in one.queue if index not in wanted)]
             self.dispatch()

@@ -161,7 +161,7 @@ class SharedDispatcher:
                 continue
             if room <= 0 or (collector is not None and not collector.is_ready):
                 return
-            consumer = collector or self._turns.pick(lambda candidate: candidate.is_ready)
+            consumer = collector or self._pick(is_part=divided is not None)
             if consumer is None:
                 return
             if chunk is not None:
@@ -176,6 +176,16 @@ class SharedDispatcher:
                 divided.deliver(consumer, bits)
                 consumer.deliver_part(entry, count, words_of(bits))
             room -= consumer.unacked_messages - unacked
+
+    def _pick(self, *, is_part: bool) -> Consumer | None:
+        """The next ready consumer. Parts of an entry go to a client that nacks messages, if one is ready: without
+        batch-index acknowledgement other clients cannot acknowledge them, and the broker does not know if they have it.
+        """
+        if is_part:
+            able = self._turns.pick(lambda candidate: candidate.is_ready and candidate.spec.nacks_messages)
+            if able is not None:
+                return able
+        return self._turns.pick(lambda candidate: candidate.is_ready)
 
     def rewind(self) -> None:
         self.generation += 1

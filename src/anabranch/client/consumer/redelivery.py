@@ -35,6 +35,7 @@ class Redelivery(Generic[K]):
         """The message was handed out; its processing timeout starts."""
         if self._timeout_s is not None:
             self._set(source, one, now + self._timeout_s)
+            self._nacks.discard((source, one))
 
     def nacked(self, source: K, one: MessageId, at: float) -> bool:
         """Redeliver the message at this time. Returns False if too many wait; it must be redelivered at once then."""

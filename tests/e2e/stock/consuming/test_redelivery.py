@@ -9,6 +9,8 @@ from datetime import timedelta
 import pulsar
 import pytest
 
+import anabranch.blocking
+from tests.support.processes.broker_process import BrokerProcess
 from tests.support.traffic.stock_calls import (
     EARLIEST,
     EXCLUSIVE,
@@ -101,6 +103,35 @@ def test_nack_with_index_acks_brings_back_what_is_left(client: pulsar.Client, to
     consumer.negative_acknowledge(messages[0])
     assert receive_data(consumer, 1) == values[:1]
     expect_silence(consumer)
+
+
+def test_stock_consumer_gets_only_what_a_worker_of_the_sdk_nacked(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    """Both share the subscription, and the worker still holds the rest of the batch."""
+    with (
+        anabranch.blocking.connect(broker.service_url) as sdk,
+        sdk.queue_consumer(topic, subscription="s", start="earliest", prefetch=1) as worker,
+    ):
+        values = payloads(6)
+        publish_batch(client, topic, values)
+        held = worker.receive_many(6, timeout=RECEIVE_MS / 1000)
+        assert [message.data for message in held] == values
+        client.create_producer(topic).send(b"filler")  # the worker's prefetch is used up, so it gets nothing more
+        stock = client.subscribe(
+            topic, "s", SHARED, batch_index_ack_enabled=True, negative_ack_redelivery_delay_ms=NACK_MS
+        )
+        worker.nack(held[2], delay=0)
+        (message,) = receive_all(stock, 1, ack=False)
+        assert (message.data(), message.redelivery_count()) == (values[2], 1)
+        stock.negative_acknowledge(message)
+        (message,) = receive_all(stock, 1)
+        assert (message.data(), message.redelivery_count()) == (values[2], 2)
+        expect_silence(stock)
+        stock.close()
+        for one in [*held[:2], *held[3:], *worker.receive_many(1, timeout=RECEIVE_MS / 1000)]:
+            worker.ack(one)
+    assert receive_rest(client.subscribe(topic, "s", SHARED)) == []
 
 
 def test_nacked_message_may_go_to_another_consumer(client: pulsar.Client, topic: str) -> None:

@@ -298,6 +298,17 @@ def test_entry_ack_of_a_client_without_message_nacks_covers_what_it_holds() -> N
     assert (stock.unacked_messages, holder.unacked_messages) == (0, 3)
 
 
+def test_part_goes_to_a_client_that_nacks_messages_if_one_is_ready() -> None:
+    shell, (holder,) = batch_with(4)
+    stock = shell.join(make_consumer(SHARED, 2, permits=10))
+    shell.flow(holder, 2)
+    for count in (1, 2):
+        part_of(shell, holder, 0b0100)
+        assert parts(holder) == [(0, 0b0100, count)]
+    part_of(shell, holder, 0b0100)
+    assert parts(stock) == [(0, 0b0100, 3)] and parts(holder) == []
+
+
 def test_part_of_a_batch_of_another_size_returns_the_whole_entry() -> None:
     shell, (holder, other) = batch_with(4, 10)
     part_of(shell, holder, 0b0100, size=5)

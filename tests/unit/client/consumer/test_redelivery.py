@@ -40,6 +40,19 @@ def test_processing_timeout_applies_unless_nacked_first() -> None:
     assert redelivery.due(100.0) == {}
 
 
+def test_close_takes_the_nacks_and_leaves_the_timeouts() -> None:
+    redelivery: Redelivery[str] = Redelivery(10.0)
+    for number in range(5):
+        redelivery.handed_out("a", one(number), 0.0)
+    for number in range(4):
+        redelivery.nacked("a", one(number), 60.0)
+    redelivery.done("a", one(0))
+    redelivery.handed_out("a", one(1), 1.0)  # it came again
+    assert {source: set(ones) for source, ones in redelivery.take_nacks().items()} == {"a": {one(2), one(3)}}
+    assert redelivery.take_nacks() == {}
+    assert redelivery.due(100.0) == {"a": [one(4), one(1)]}
+
+
 def test_nacks_above_the_limit_are_redelivered_at_once() -> None:
     redelivery: Redelivery[str] = Redelivery(pending_max=2)
     assert [redelivery.nacked("a", one(n), 1.0) for n in (1, 2, 3, 2)] == [True, True, False, True]
