@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from anabranch.controller.records.topic_record import Outcome, TopicRecord
+from anabranch.controller.records.topic_record import FinishedOperation, Outcome, TopicRecord
 from anabranch.model.names import TopicName
 from anabranch.model.replacement import OperationKind
 
@@ -27,6 +27,20 @@ class Totals:
     operation_ms: int = 0  # sum over splits and merges, from plan to commit
 
 
+@dataclass(frozen=True, slots=True)
+class EndedOperation:
+    """A split, merge or migration that ended under a leader of this broker."""
+
+    operation_id: str
+    kind: OperationKind
+    outcome: Outcome
+    epoch: int  # of the layout after it
+    parents: tuple[int, ...]  # sealed by it
+    children: tuple[int, ...]  # created by it
+    took_ms: int
+    reason: str  # why it was started, or why it was aborted
+
+
 @dataclass(slots=True)
 class _Known:
     term: int
@@ -41,11 +55,17 @@ class OperationCounts:
         self.totals = Totals()
         self._known: dict[TopicName, _Known] = {}
 
-    def on_record(self, topic: TopicName, record: TopicRecord | None) -> None:
-        """A controller of this broker pushes its record; None: the topic was deleted."""
+    def __len__(self) -> int:
+        """Topics with a state here."""
+        return len(self._known)
+
+    def on_record(self, topic: TopicName, record: TopicRecord | None) -> EndedOperation | None:
+        """A controller of this broker pushes its record; None: the topic was deleted. Returns the operation that has
+        ended since the last record, once."""
         if record is None:
             self._known.pop(topic, None)
-            return
+            return None
+        ended = None
         last, segments = record.last_operation, frozenset(record.segments)
         known = self._known.get(topic)
         if known is None or known.term != record.leader_term or known.incarnation != record.incarnation:
@@ -61,21 +81,33 @@ class OperationCounts:
         elif last is not None and last.operation_id != known.finished:
             known.finished = last.operation_id
             started_ms = known.started_ms.pop(last.operation_id, last.finished_at_ms)
-            self._count(last.kind, last.outcome, max(0, last.finished_at_ms - started_ms), record)
+            ended = _ended(last, max(0, last.finished_at_ms - started_ms), record)
+            self._count(ended)
         self.totals.collected += len(known.segments - segments)
         known.segments = segments
+        return ended
 
     def keep(self, led: Container[TopicName]) -> None:
         """Drops the state of topics that are not led here."""
         self._known = {topic: known for topic, known in self._known.items() if topic in led}
 
-    def _count(self, kind: OperationKind, outcome: Outcome, took_ms: int, record: TopicRecord) -> None:
-        if outcome is Outcome.ABORTED:
+    def _count(self, ended: EndedOperation) -> None:
+        if ended.outcome is Outcome.ABORTED:
             self.totals.aborted += 1
             return
-        if kind is OperationKind.SPLIT:
+        if ended.kind is OperationKind.SPLIT:
             self.totals.splits += 1
-        elif kind is OperationKind.MERGE:
+        elif ended.kind is OperationKind.MERGE:
             self.totals.merges += 1
-        self.totals.operation_ms += took_ms
-        self.totals.sealed += sum(one.sealed_at_epoch == record.epoch for one in record.segments.values())
+        self.totals.operation_ms += ended.took_ms
+        self.totals.sealed += len(ended.parents)
+
+
+def _ended(last: FinishedOperation, took_ms: int, record: TopicRecord) -> EndedOperation:
+    parents, children = [], []
+    if last.outcome is not Outcome.ABORTED:
+        parents = [one.segment_id for one in record.segments.values() if one.sealed_at_epoch == record.epoch]
+        children = [one.segment_id for one in record.segments.values() if one.created_at_epoch == record.epoch]
+    return EndedOperation(
+        last.operation_id, last.kind, last.outcome, last.epoch, tuple(parents), tuple(children), took_ms, last.reason
+    )

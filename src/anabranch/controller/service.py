@@ -23,12 +23,12 @@ from anabranch.controller.interface import (
 )
 from anabranch.controller.layout_watches import LayoutWatches, TopicActivation, Watcher, check_watchable
 from anabranch.controller.namespace_rules import Rules
-from anabranch.controller.operation_metrics import OperationCounts, Totals
+from anabranch.controller.operation_metrics import EndedOperation, OperationCounts, Totals
 from anabranch.controller.placement import Place
 from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.subscription_registry import SubscriptionKind
-from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.records.topic_record import Outcome, TopicRecord
 from anabranch.controller.segment_host import SegmentHost, SegmentStats, Start
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic import operation_events as operations
@@ -43,12 +43,24 @@ from anabranch.model.autoscale.policy import AutoScalePolicy
 from anabranch.model.errors import BadRequest, Error, NotAllowed
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name
+from anabranch.model.replacement import OperationKind
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
 log = get_logger(__name__)
+
+COUNTED_MAX = 1_000
+"""Topics that are led no longer and still have a state in the counters, besides as many as are led."""
+_ENDED = {
+    (OperationKind.SPLIT, Outcome.COMMITTED): "segment split",
+    (OperationKind.MERGE, Outcome.COMMITTED): "segments merged",
+    (OperationKind.MIGRATION, Outcome.COMMITTED): "regular topic migrated to a scalable one",
+    (OperationKind.SPLIT, Outcome.ABORTED): "split aborted, the layout is unchanged",
+    (OperationKind.MERGE, Outcome.ABORTED): "merge aborted, the layout is unchanged",
+    (OperationKind.MIGRATION, Outcome.ABORTED): "migration aborted, the topic is unchanged",
+}
 
 
 class ScalableTopicService:
@@ -132,7 +144,13 @@ class ScalableTopicService:
     # events -----------------------------------------------------------------------------------------------------------
     def topic_changed(self, topic: TopicName, record: TopicRecord | None) -> None:
         """A plan or layout of a topic that is led here; None: the topic was deleted."""
-        self.counts.on_record(topic, record)
+        ended = self.counts.on_record(topic, record)
+        if ended is not None:
+            _log_ended(topic, ended)
+        elif record is None:
+            log.info("scalable topic deleted", extra={"topic": str(topic)})
+        if len(self.counts) > COUNTED_MAX + 2 * len(self.controllers):
+            self.counts.keep(self.controllers.by_topic)
         self.watches.on_record(topic, record)
 
     def placement_changed(self, *, has_gained: bool) -> None:
@@ -205,6 +223,7 @@ class ScalableTopicService:
         except TopicGone:
             await self._rules.check_name(topic)  # the usual reason: a regular topic has the name
             raise
+        log.info("scalable topic created", extra={"topic": str(topic), "segments": segments})
         await self.controllers.clear_name(topic)
 
     async def activate(self, topic: TopicName) -> None:
@@ -350,3 +369,18 @@ class ScalableTopicService:
 async def _state(controller: TopicController) -> dict[str, Any]:
     await controller.wait_leading()
     return topic_status(controller)
+
+
+def _log_ended(topic: TopicName, ended: EndedOperation) -> None:
+    log.info(
+        _ENDED[ended.kind, ended.outcome],
+        extra={
+            "topic": str(topic),
+            "segments": ",".join(map(str, ended.parents)),
+            "children": ",".join(map(str, ended.children)),
+            "epoch": ended.epoch,
+            "ms": ended.took_ms,
+            "operation": ended.operation_id,
+            "reason": ended.reason or "requested",
+        },
+    )

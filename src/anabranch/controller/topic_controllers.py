@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -239,9 +239,11 @@ class TopicControllers:
     def _leader_ended(self, topic: TopicName) -> None:
         """Leads the topic again soon if it has unfinished work and its name is still here, because no call may come."""
         leader = self._controllers.get(topic)
-        if leader is None or not leader.is_over or not leader.is_marked_pending or self._is_closed:
+        if leader is None or not leader.is_over or self._is_closed:
             return
         del self._controllers[topic]
+        if not leader.is_marked_pending:
+            return
 
         async def again() -> None:
             await self._clock.sleep(RETRY_DELAYS.retry_after(AGAIN, self._chance.random()))
@@ -300,9 +302,22 @@ class TopicControllers:
             failures, now_ms = 0, self._clock.now_ms()
             self._due.update({topic: at_ms for topic, at_ms in pending if self.leading(topic) is None})
             urgent = [topic for topic, at_ms in pending if at_ms <= now_ms and self.leading(topic) is None]
-            log.info("resuming topics with unfinished work", extra={"pending": len(pending), "now": len(urgent)})
-            for start in range(0, len(urgent), RESUME_TOGETHER):
-                await asyncio.gather(*map(self._try_activate, urgent[start : start + RESUME_TOGETHER]))
+            await self._resume_all(urgent, len(pending))
+
+    async def _resume_all(self, urgent: Sequence[TopicName], pending: int) -> None:
+        if not pending:
+            return
+        began = self._clock.monotonic()
+        for start in range(0, len(urgent), RESUME_TOGETHER):
+            await asyncio.gather(*map(self._try_activate, urgent[start : start + RESUME_TOGETHER]))
+        log.info(
+            "topics with unfinished work resumed",
+            extra={
+                "pending": pending,
+                "resumed": sum(self.leading(topic) is not None for topic in urgent),
+                "seconds": round(self._clock.monotonic() - began, 3),
+            },
+        )
 
     async def _try_activate(self, topic: TopicName) -> None:
         """Leads a pending topic; after a failure the next sweep tries again."""
@@ -327,9 +342,12 @@ class TopicControllers:
         """Evaluates all led topics from time to time, in case that an event was lost."""
         while True:
             await self._clock.sleep(scaling.interval_seconds)
-            for leader in tuple(self._controllers.values()):
-                if leader.scaler is not None and not leader.is_over:
-                    leader.scaler.reload()
+            self._reload_scalers()
+
+    def _reload_scalers(self) -> None:
+        for leader in tuple(self._controllers.values()):
+            if leader.scaler is not None and not leader.is_over:
+                leader.scaler.reload()
 
     # sweep ------------------------------------------------------------------------------------------------------------
     async def _sweep(self) -> None:

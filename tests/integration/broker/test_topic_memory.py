@@ -15,6 +15,7 @@ import pytest
 
 import anabranch
 from anabranch import admin
+from anabranch.controller.service import ScalableTopicService
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from tests.support.in_memory.live_objects import left_behind
@@ -22,6 +23,7 @@ from tests.support.in_memory.node import client_of, serving
 
 NAMES = [f"persistent://public/default/t-{index}" for index in range(3)]
 TOPICS = [TopicName.parse(name) for name in NAMES]
+SCALABLE = "topic://public/default/s"
 NON_PERSISTENT = "non-persistent://public/default/n"
 
 
@@ -132,3 +134,43 @@ async def test_calls_of_the_admin_rest_leave_no_object_behind(node: Node) -> Non
                 await rest.topics.delete(name, force=True)
 
     assert await left_behind(called) == {}
+
+
+async def test_deleted_scalable_topics_leave_no_object_behind(node: Node) -> None:
+    @asynccontextmanager
+    async def split_and_merged() -> AsyncIterator[None]:
+        async with admin.connect(node.http_url) as rest:
+            await rest.scalable_topics.create(SCALABLE)
+            async with clients(node, SCALABLE):
+                await rest.scalable_topics.split(SCALABLE, 0)
+                await rest.scalable_topics.stats(SCALABLE)
+            await rest.scalable_topics.merge(SCALABLE, [1, 2])
+            yield
+            await rest.scalable_topics.delete(SCALABLE, force=True)
+
+    assert await left_behind(split_and_merged) == {}
+
+
+async def test_unloaded_scalable_topics_leave_no_object_behind(node: Node) -> None:
+    """The leader of an idle topic is unloaded, and so are its segments; consumers were registered."""
+    topics, scalable = node.services.topics, node.services.scalable
+    assert isinstance(scalable, ScalableTopicService)
+
+    @asynccontextmanager
+    async def led() -> AsyncIterator[None]:
+        async with anabranch.connect(node.service_url) as client:
+            if not await scalable.names("public/default", {}):
+                await scalable.create(TopicName.parse(SCALABLE), 2, {})
+            async with (
+                client.stream_consumer(SCALABLE, subscription="stream"),
+                client.checkpoint_consumer(SCALABLE, group="checkpoint"),
+            ):
+                pass
+        yield
+        for leader in tuple(scalable.controllers.by_topic.values()):
+            await leader.close()
+        await scalable.controllers.sweep()
+        for name in topics.names():
+            await topics.close(name)
+
+    assert await left_behind(led) == {}

@@ -18,8 +18,12 @@ _SERVER = tuple(
     for package in ("broker", "cluster", "controller", "interbroker", "metadata", "node", "rest", "security", "storage")
 )
 """Not the packages that clients use, too: clients run in the user's process, under a collector as the user sets it."""
-_BOUNDED = ("anabranch.storage.tail_cache._Chunk",)
-"""The queue of the cache has a bound of its own (`tests/unit/storage/test_tail_cache.py`)."""
+_BOUNDED = (
+    "anabranch.storage.tail_cache._Chunk",  # the queue has a bound (`tests/unit/storage/test_tail_cache.py`)
+    "anabranch.broker.publish.sequence_ids.Last",  # a cache with a bound: `segment_host.ancestor_sequences`
+    "anabranch.metadata.sqlite.writer.Operation",  # the writer thread keeps its last group until the next one
+    "anabranch.metadata.write_gate.Permit",  # in the context of a cancelled timer, until the timer would be due
+)
 SETTLE_SECONDS = 20.0
 
 Use = Callable[[], AbstractAsyncContextManager[object]]

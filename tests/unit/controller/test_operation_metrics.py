@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.controller.operation_metrics import OperationCounts, Totals
-from anabranch.controller.records.topic_record import TopicRecord, aborted, committed, planned, pruned, with_term
+from anabranch.controller.operation_metrics import EndedOperation, OperationCounts, Totals
+from anabranch.controller.records.topic_record import (
+    Outcome,
+    TopicRecord,
+    aborted,
+    committed,
+    planned,
+    pruned,
+    with_term,
+)
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST
-from anabranch.model.replacement import plan_merge, plan_split
+from anabranch.model.replacement import OperationKind, plan_merge, plan_split
 from anabranch.model.segment import Seal
 
 TOPIC = TopicName.parse("topic://public/default/t")
@@ -85,3 +93,22 @@ def test_state_of_topics_not_led_here_is_dropped() -> None:
     counts.keep(())
     counts.on_record(TOPIC, FIRST)
     assert counts.totals.leaderships == 2
+
+
+def test_operation_that_ended_is_returned_once_with_its_segments() -> None:
+    counts = OperationCounts()
+    plan = splitting(FIRST, 0, "a", 100)
+    split = done(plan, 130)
+    plan_two = merging(split, [2, 3], "b", 200)
+    failed = aborted(plan_two, "b", now_ms=260, reason="no owner")
+    found = [counts.on_record(TOPIC, record) for record in (FIRST, plan, split, split, plan_two, failed, None)]
+    assert found == [
+        None,
+        None,
+        EndedOperation("a", OperationKind.SPLIT, Outcome.COMMITTED, split.epoch, (0,), (2, 3), 30, ""),
+        None,
+        None,
+        EndedOperation("b", OperationKind.MERGE, Outcome.ABORTED, failed.epoch, (), (), 60, "no owner"),
+        None,
+    ]
+    assert len(counts) == 0

@@ -307,11 +307,14 @@ class TopicRegistry:
         for name, closing in list(self._closing.items()):  # an idle topic may be closing already
             if moves(name):
                 await asyncio.wait([closing])
-        moving = [topic for topic in self if moves(topic.name)]
+        began, moving = self._clock.monotonic(), [topic for topic in self if moves(topic.name)]
         all_notifications = [CloseNotifications(next_address(topic.name)) for topic in moving]
         for topic in moving:
             del self._topics[topic.name]
         failed = await self._close_many(moving, all_notifications)
+        if moving:
+            seconds = round(self._clock.monotonic() - began, 3)
+            log.info("topics closed for their next owners", extra={"topics": len(moving), "seconds": seconds})
         if failed:
             raise failed[0]
         return [notifications for notifications in all_notifications if len(notifications)]

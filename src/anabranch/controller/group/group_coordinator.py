@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import assert_never
+from weakref import proxy
 
 from anabranch.controller import segment_host as host
 from anabranch.controller.events import Halt, Halted, NotLeading, Resume, Resumed, StepDown
@@ -104,10 +105,11 @@ class GroupCoordinator:
             first_generation=subscription.first_generation,
             grace_ms=int(leader.settings.session_grace_seconds * 1000),
         )
+        me = proxy(self)  # the parts end with the coordinator; a reference to it would be a cycle
         self._owners = SegmentOwners(
-            leader, subscription.name, record.incarnation, lambda: self.record.segments, lambda: self.is_over
+            leader, subscription.name, record.incarnation, lambda: me.record.segments, lambda: me.is_over
         )
-        self._holds = Holds(self.group, lambda: self.record.segments, self._owners.hold, leader.clock)
+        self._holds = Holds(self.group, lambda: me.record.segments, self._owners.hold, leader.clock)
         self._numbers = count(1)
         self._links: dict[int, ConsumerLink] = {}  # by number
         self._joining: set[ConsumerLink] = set()  # registrations that are not answered, also those that were fenced
@@ -126,11 +128,16 @@ class GroupCoordinator:
         self._deliver(draining.LayoutChanged(self.record.layout))
         if not self.subscription.kind.has_cursors:
             self._holds.changed()
-            self._leader.spawn(self._holds.run(), "holds")
+            self._leader.spawn(self._run_holds(), "holds")
+
+    async def _run_holds(self) -> None:
+        """Refers to the coordinator as long as its part runs."""
+        await self._holds.run()
 
     def end(self, error: Error) -> None:
         """Stops the group: pending registrations are refused, connected consumers are notified. Safe to repeat."""
         self.is_over = True
+        self._holds.end()
         for link in tuple(self._joining):
             link.refuse(error)
         self._saved.set()

@@ -38,14 +38,22 @@ class Holds:
         self._group, self._segment_ids, self._tell, self._clock = group, segment_ids, tell, clock
         self._told: dict[int, Position | None] = {}
         self._changed = asyncio.Event()
+        self._is_over = False
 
     def changed(self) -> None:
         """Progress was reported, or the layout has changed."""
         self._changed.set()
 
+    def end(self) -> None:
+        """`run` returns soon."""
+        self._is_over = True
+        self._changed.set()
+
     async def run(self) -> None:
         while True:
             await self._changed.wait()
+            if self._is_over:
+                return
             self._changed.clear()
             now = wanted(self._group, self._segment_ids())
             self._told = {one: at for one, at in self._told.items() if one in now}

@@ -5,6 +5,8 @@ A subscription that was deleted and created again is another incarnation and get
 
 from __future__ import annotations
 
+from weakref import ref
+
 from anabranch.controller import segment_host as host
 from anabranch.controller.events import NotLeading, UnknownSubscription
 from anabranch.controller.group.group_coordinator import GroupCoordinator
@@ -22,7 +24,13 @@ log = get_logger(__name__)
 class TopicGroups:
     def __init__(self, leader: TopicLeader, records: RecordStore) -> None:
         self.by_name: dict[str, GroupCoordinator] = {}
-        self._leader, self._records = leader, records
+        self._leader_ref, self._records = ref(leader), records  # the leader owns this object
+
+    @property
+    def _leader(self) -> TopicLeader:
+        leader = self._leader_ref()
+        assert leader is not None, "groups are used by their leader"
+        return leader
 
     def ordered(self, name: str) -> Subscription | None:
         """The subscription, if it is ordered (its segments are assigned to consumers) and ready."""
@@ -38,11 +46,11 @@ class TopicGroups:
         if found is None or found.subscription_incarnation != subscription.operation_id:
             if found is not None:
                 found.end(NotLeading(f"subscription {subscription.name} was deleted and created again"))
-            record = self._leader.record
+            leader, record = self._leader, self._leader.record
+            if leader.is_over:
+                raise NotLeading(f"{leader.topic} is no longer led here")
             assert record is not None
-            found = self.by_name[subscription.name] = GroupCoordinator(
-                self._leader, self._records, subscription, record
-            )
+            found = self.by_name[subscription.name] = GroupCoordinator(leader, self._records, subscription, record)
             found.start()
         return found
 
@@ -81,6 +89,10 @@ class TopicGroups:
         """Stops all groups; pending registrations fail with this error."""
         for members in self.by_name.values():
             members.end(error)
+
+    def clear(self) -> None:
+        """The leader leads no longer. Coordinators refer to it; without this they would stay in memory together."""
+        self.by_name.clear()
 
     def placement_changed(self) -> None:
         """Segments may have new owners. Drains that the former owners did not report are asked for."""

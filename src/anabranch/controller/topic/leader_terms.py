@@ -16,6 +16,9 @@ from anabranch.controller.records.keys import TERM_FLOOR, term_key
 from anabranch.metadata.interface import ABSENT, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
 from anabranch.model.errors import Busy
 from anabranch.model.names import TopicName
+from anabranch.runtime.logs import get_logger
+
+log = get_logger(__name__)
 
 TRIES = 16
 
@@ -50,6 +53,11 @@ class LeaderTerms:
                 await self._store.sync()
                 if await self._floor() >= term:
                     continue
+            elif (before := _holder(found.value)) != self._holder:
+                log.info(
+                    "leadership of a topic taken over from another broker",
+                    extra={"topic": str(topic), "term": term, "broker": before},
+                )
             return term
         raise TermContended(f"other brokers acquire terms of {topic} at the same time; try again")
 
@@ -84,3 +92,7 @@ class LeaderTerms:
 
 def _number(value: bytes) -> int:
     return int(json.loads(value)["term"])
+
+
+def _holder(value: bytes) -> str:
+    return str(json.loads(value).get("holder", ""))

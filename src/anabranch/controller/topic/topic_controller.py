@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 from contextvars import Context
 from itertools import count
+from logging import DEBUG, INFO
 from typing import Any, Protocol, assert_never
 
 from anabranch.controller import events
@@ -42,6 +43,10 @@ from anabranch.runtime.retry_delays import RETRY_DELAYS
 from anabranch.runtime.tasks import TaskOwner
 
 log = get_logger(__name__)
+
+UNLOADED, DELETED = "the broker unloads it", "the topic was deleted"
+QUIET_REASONS = (UNLOADED, DELETED)
+"""No change of leadership: nothing to see at level INFO, or logged already."""
 
 SEGMENT_BYTES = 400
 """Upper estimate of a segment's size in the record."""
@@ -130,7 +135,7 @@ class TopicController:
 
     # leadership -------------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        log.info("leading topic", extra={"topic": str(self.topic), "term": self.term})
+        log.debug("topic loaded, leading it", extra={"topic": str(self.topic), "term": self.term})
         self._perform(self.ops, self.ops.begin())
         self._perform(self.subs, self.subs.begin())
 
@@ -158,14 +163,15 @@ class TopicController:
         self._end(reason)
 
     async def close(self) -> None:
-        self.stop_leading("the broker unloads it")
+        self.stop_leading(UNLOADED)
         await self._tasks.close()
 
     def _end(self, reason: str) -> None:
         if self.is_over:
             return
         self.is_over, self.over_because = True, reason
-        log.info("no longer leading topic", extra={"topic": str(self.topic), "term": self.term, "reason": reason})
+        fields = {"topic": str(self.topic), "term": self.term, "reason": reason}
+        log.log(DEBUG if reason in QUIET_REASONS else INFO, "no longer leading topic", extra=fields)
         error: Error = events.NotLeading(f"{self.topic}: {reason}")
         if not self._leading.done():
             self._leading.set_exception(error)
@@ -175,8 +181,10 @@ class TopicController:
                 waiting.set_exception(error)
                 waiting.exception()
         self.groups.end(error)
+        self.groups.clear()
         if self.scaler is not None:
             self.scaler.close()
+            self.scaler = None  # it refers to this leader
         self._tasks.cancel()
         self._leave_gate()
         self._ended(self.topic)
@@ -481,7 +489,7 @@ class TopicController:
             self._leading.exception()
         self.groups.end(error)
         # Replies to the deletion follow in the same list of effects.
-        asyncio.get_running_loop().call_soon(self._end, "the topic was deleted")
+        asyncio.get_running_loop().call_soon(self._end, DELETED)
 
     @property
     def phase(self) -> Phase | None:
