@@ -39,7 +39,7 @@ async def test_any_broker_answers_requests_and_watches(tmp_path: Path) -> None:
             assert dag.controller_broker_url == a.service_url
             assert {one.broker_url for one in dag.segment_brokers} <= {a.service_url, b.service_url}
         done = await admin_of(b).split(topic, 1, 2, None, "op-b")
-        assert done == {"operation": "op-b", "epoch": 1}
+        assert done == {"operation": "op-b", "epoch": 1, "segments": [4, 5]}
         assert await admin_of(b).split(topic, 1, 2, None, "op-b") == done  # asked again: not done twice
         for client in (at_a, at_b):
             await client.until_layout(lambda it: it.epoch == 1)

@@ -25,7 +25,7 @@ async def test_a_split_reaches_a_watcher(tmp_path: Path) -> None:
         assert {one.broker_url for one in first.dag.segment_brokers} == {node.service_url}
         assert first.dag.ring_hash == "murmur3-low16"
         done = await admin.split(topic, 0, 2, None, "op-1")
-        assert done == {"operation": "op-1", "epoch": 1}
+        assert done == {"operation": "op-1", "epoch": 1, "segments": [2, 3]}
         dag = await client.until_layout(lambda it: it.epoch == 1)
         states = {one.segment_id: one.state for one in dag.segments}
         assert states == {0: pb.SEALED, 1: pb.ACTIVE, 2: pb.ACTIVE, 3: pb.ACTIVE}
