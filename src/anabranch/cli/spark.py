@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from anabranch.spark.jobs.copy import CopyProgress
+    from anabranch.spark.jobs.simulate import Simulation
 
 EXIT_UNSOUND = 1
 
@@ -191,48 +192,70 @@ def stats(
 
 
 @spark.command()
-@click.argument("topic")
+@click.argument("topic", required=False)
+@click.option("--scenario", metavar="NAME", help="A synthetic day instead of a topic: steady, diurnal, bursts, …")
 @click.option("--policy", "settings", multiple=True, metavar="NAME=VALUE", help="Of the policy, as REST names it.")
+@click.option(
+    "--compare",
+    "others",
+    multiple=True,
+    metavar="TITLE:NAME=VALUE,…",
+    help="Another policy on the same traffic; may be given several times.",
+)
 @click.option("--segments", default=1, show_default=True, type=click.IntRange(1), help="Segments to begin with.")
+@click.option("--readers", default=0, show_default=True, type=click.IntRange(0), help="Subscriptions that read it all.")
 @click.option("--tick", default=10.0, show_default=True, type=click.FloatRange(min=0.001), help="Seconds of a step.")
 @click.option("--times", default=1.0, show_default=True, type=float, help="As much traffic as there was.")
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw it, too: a .png or .svg file.")
 @_common
 def simulate(
-    topic: str,
+    topic: str | None,
+    scenario: str | None,
     settings: tuple[str, ...],
+    others: tuple[str, ...],
     segments: int,
+    readers: int,
     tick: float,
     times: float,
     picture: Path | None,
     job: _Job,
 ) -> None:
-    """Show what a scaling policy would have done with a topic's traffic: splits, merges, how long segments were too
-    busy. Nothing is changed. Policies have the settings of PIP-483, for instance maxSegments=16."""
-    from anabranch.spark.jobs.plots import check_picture, draw_simulation
+    """Show what a scaling policy would have done with a topic's traffic, or would do on a synthetic day: splits,
+    merges, how long segments were too busy. Nothing is changed. Policies have the fields of PIP-483, for instance
+    maxSegments=16, and ours."""
+    from anabranch.spark.jobs.plots import check_picture, draw_simulations
     from anabranch.spark.jobs.scaling_policy import ScalePolicy
-    from anabranch.spark.jobs.simulate import simulate as run
+    from anabranch.spark.jobs.simulate import recorded, synthetic
 
+    if (topic is None) == (scenario is None):
+        raise click.UsageError("give either a topic or --scenario")
     if picture is not None:
         check_picture(picture)
-    policy = ScalePolicy.of(dict(_setting(one) for one in settings))
-    with job.session("simulate") as session:
-        found = run(
-            session,
-            job.service_url,
-            topic,
-            policy=policy,
-            segments=segments,
-            tick_seconds=tick,
-            times=times,
-            options=job.options,
-        )
+    policies = {"policy": ScalePolicy.of(dict(_setting(one) for one in settings))}
+    for text in others:
+        title, given = _titled(text)
+        policies[title] = ScalePolicy.of(given)
+    if topic is None:
+        traffic = synthetic(str(scenario), tick_seconds=tick, times=times)
+    else:
+        with job.session("simulate") as session:
+            traffic = recorded(session, job.service_url, topic, tick_seconds=tick, times=times, options=job.options)
+    found = {title: traffic.replay(one, segments=segments, readers=readers) for title, one in policies.items()}
     if picture is not None:
-        draw_simulation(found, picture)
-    if job.as_json:
-        click.echo(json.dumps(found.as_dict()))
-        return
+        draw_simulations(found, picture)
+    if len(found) == 1:
+        _show_simulation(found["policy"], job.as_json)
+    elif job.as_json:
+        click.echo(json.dumps({title: one.as_dict() for title, one in found.items()}))
+    else:
+        _compare_simulations(found)
+
+
+def _show_simulation(found: Simulation, as_json: bool) -> None:
     sums = found.as_dict()
+    if as_json:
+        click.echo(json.dumps(sums))
+        return
     for name in ("policy", "steps", "ticks"):
         del sums[name]
     click.echo(pairs({name.replace("_", " "): one for name, one in sums.items()}))
@@ -241,6 +264,33 @@ def simulate(
             (f"{one.at:,.0f} s", one.kind, _ids(one.parents), _ids(one.children), one.reason) for one in found.steps
         ]
         click.echo("\n" + table(("at", "what", "of", "into", "because of"), rows))
+
+
+def _compare_simulations(found: Mapping[str, Simulation]) -> None:
+    heads = ("policy", "splits", "merges", "changes/day", "segments", "at the end", "s above", "% above", "wasted h")
+    rows = [
+        (
+            title,
+            one.splits,
+            one.merges,
+            one.changes_per_day,
+            one.segments_most,
+            one.segments_last,
+            one.seconds_above,
+            100 * one.seconds_above / one.seconds if one.seconds else 0.0,
+            one.wasted_segment_hours,
+        )
+        for title, one in found.items()
+    ]
+    click.echo(table(heads, rows))
+
+
+def _titled(text: str) -> tuple[str, dict[str, str]]:
+    """`eager:splitFactorMax=8,splitCooldownSeconds=0`."""
+    title, colon, fields = text.partition(":")
+    if not colon or not title.strip():
+        raise click.BadParameter(f"{text!r} is not TITLE:NAME=VALUE,…", param_hint="--compare")
+    return title.strip(), dict(_setting(one) for one in fields.split(","))
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from anabranch.spark.jobs.audit import Verdict, audit
     from anabranch.spark.jobs.copy import Copied, CopyJob, copy
     from anabranch.spark.jobs.scaling_policy import ScalePolicy
-    from anabranch.spark.jobs.simulate import Simulation, simulate
+    from anabranch.spark.jobs.simulate import RecordedTraffic, Simulation, recorded, simulate, synthetic
     from anabranch.spark.jobs.stats import TopicStats, stats
     from anabranch.spark.lag_listener import Lag, LagListener
     from anabranch.spark.sink.buckets import to_buckets
@@ -40,6 +40,9 @@ _PUBLIC = {
     "stats": "jobs.stats",
     "simulate": "jobs.simulate",
     "Simulation": "jobs.simulate",
+    "RecordedTraffic": "jobs.simulate",
+    "recorded": "jobs.simulate",
+    "synthetic": "jobs.simulate",
     "ScalePolicy": "jobs.scaling_policy",
     "TopicStats": "jobs.stats",
     "offsets_at": "source.offsets_at_time",
@@ -67,6 +70,7 @@ __all__ = [
     "CopyJob",
     "Lag",
     "LagListener",
+    "RecordedTraffic",
     "ScalePolicy",
     "Simulation",
     "TopicStats",
@@ -74,8 +78,10 @@ __all__ = [
     "audit",
     "copy",
     "offsets_at",
+    "recorded",
     "register",
     "simulate",
     "stats",
+    "synthetic",
     "to_buckets",
 ]

@@ -29,6 +29,7 @@ from anabranch.model.segment import Seal, Segment
 SLOTS = 256
 SLOT_WIDTH = RING_SIZE // SLOTS
 REPORT_CHANGE = 0.25
+EXACT_TICKS_MAX = 12
 _NOTHING = (0.0, 0.0)
 
 
@@ -95,6 +96,9 @@ class _Placed:
         )
 
 
+_EMPTY = _Placed([0.0] * (SLOTS + 1), [0.0] * (SLOTS + 1), {})
+
+
 class _Window:
     """Traffic of the last ticks, averaged."""
 
@@ -102,42 +106,49 @@ class _Window:
         self._ticks: deque[_Placed] = deque()
         self._ticks_max = ticks_max
         self._messages, self._bytes = [0.0] * (SLOTS + 1), [0.0] * (SLOTS + 1)
+        self._keys: dict[int, tuple[float, float]] = {}
 
     def add(self, placed: _Placed) -> None:
+        gone = self._ticks.popleft() if len(self._ticks) == self._ticks_max else _EMPTY
         self._ticks.append(placed)
-        if len(self._ticks) > self._ticks_max:
-            self._ticks.popleft()
-        if self._ticks_max == 1:
-            self._messages, self._bytes = placed.messages, placed.bytes
-        else:
+        if self._ticks_max <= EXACT_TICKS_MAX:
             self._messages = [sum(column) for column in zip(*(one.messages for one in self._ticks), strict=True)]
             self._bytes = [sum(column) for column in zip(*(one.bytes for one in self._ticks), strict=True)]
+        else:  # the rounding error of a running sum is far below any threshold
+            self._messages = list(map(_moved, self._messages, placed.messages, gone.messages))
+            self._bytes = list(map(_moved, self._bytes, placed.bytes, gone.bytes))
+        if placed.keys or gone.keys:
+            self._keys = {}
+            for one in self._ticks:
+                for position, (count, volume) in one.keys.items():
+                    before = self._keys.get(position, _NOTHING)
+                    self._keys[position] = before[0] + count, before[1] + volume
 
     def rates(self, hash_range: HashRange, readers: int) -> Rates:
         messages, size = _between(self._messages, hash_range), _between(self._bytes, hash_range)
-        for placed in self._ticks:
-            for position, (count, volume) in placed.keys.items():
-                if position in hash_range:
-                    messages, size = messages + count, size + volume
+        for position, (count, volume) in self._keys.items():
+            if position in hash_range:
+                messages, size = messages + count, size + volume
         messages, size = messages / len(self._ticks), size / len(self._ticks)
         return Rates(messages, size, messages * readers, size * readers)
 
     def hot_key(self, hash_range: HashRange, total: Rates) -> HotKey | None:
-        sums: dict[int, float] = {}
-        for placed in self._ticks:
-            for position, (count, _) in placed.keys.items():
-                if position in hash_range:
-                    sums[position] = sums.get(position, 0.0) + count / len(self._ticks)
-        if not sums or not total.msg_rate_in > 0:
+        inside = {position: count for position, (count, _) in self._keys.items() if position in hash_range}
+        if not inside or not total.msg_rate_in > 0:
             return None
-        hottest = min(sums, key=lambda one: (-sums[one], one))
-        return HotKey(hottest, min(1.0, sums[hottest] / total.msg_rate_in), f"key-{hottest:04x}")
+        hottest = min(inside, key=lambda one: (-inside[one], one))
+        share = inside[hottest] / len(self._ticks) / total.msg_rate_in
+        return HotKey(hottest, min(1.0, share), f"key-{hottest:04x}")
 
     def histogram(self, hash_range: HashRange) -> tuple[float, ...]:
         if hash_range.size < HISTOGRAM_SLOTS[0]:
             return ()
         parts = hash_range.split(hash_range.even_points(HISTOGRAM_SLOTS[0]))
         return tuple(self.rates(part, 0).msg_rate_in for part in parts)
+
+
+def _moved(total: float, new: float, old: float) -> float:
+    return total + new - old
 
 
 def _between(edges: Sequence[float], hash_range: HashRange) -> float:

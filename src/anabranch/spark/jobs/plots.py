@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,33 +72,47 @@ def draw(figures: TopicStats, path: Path) -> None:
 
 def draw_simulation(found: Simulation, path: Path) -> None:
     """Traffic and the busiest segment above, the number of segments below."""
+    draw_simulations({"policy": found}, path)
+
+
+def draw_simulations(found: Mapping[str, Simulation], path: Path) -> None:
+    """As `draw_simulation`; several policies on the same traffic have a line each."""
     pyplot = _pyplot()
     page, (upper, lower) = pyplot.subplots(
         2, 1, figsize=(10, 5.4), height_ratios=(3, 2), sharex=True, layout="constrained"
     )
-    page.suptitle(
-        f"{found.topic}: {found.splits} splits, {found.merges} merges, {found.seconds_above:,.0f} s above a threshold",
-        fontsize=11,
-    )
-    at = [one.at for one in found.ticks]
-    upper.step(at, [one.total.messages for one in found.ticks], where="pre", color=GRAY, label="all segments")
-    upper.step(at, [one.hottest.messages for one in found.ticks], where="pre", color=BLUE, label="busiest segment")
-    limit = found.policy.split_msg_rate_in_threshold
-    if max((one.total.messages for one in found.ticks), default=0) > limit / 4:
+    first = next(iter(found.values()))
+    changes = f"{first.splits} splits, {first.merges} merges, {first.seconds_above:,.0f} s above a threshold"
+    page.suptitle(f"{first.topic}: {changes if len(found) == 1 else f'{len(found)} policies'}", fontsize=11)
+    at = [one.at for one in first.ticks]
+    upper.step(at, [one.total.messages for one in first.ticks], where="pre", color=GRAY, label="all segments")
+    for (title, one), color in zip(found.items(), _colors(len(found)), strict=True):
+        name = "busiest segment" if len(found) == 1 else f"busiest segment, {title}"
+        upper.step(at, [tick.hottest.messages for tick in one.ticks], where="pre", color=color, label=name)
+        lower.step(at, [tick.segments for tick in one.ticks], where="pre", color=color, label=title)
+    limit = first.policy.split_msg_rate_in_threshold
+    if max((one.total.messages for one in first.ticks), default=0) > limit / 4:
         upper.axhline(limit, linestyle="--", linewidth=1, color=RED, label="split threshold")
     upper.set_ylim(bottom=0)
     upper.set_ylabel("messages/s")
     upper.legend(loc="upper right", fontsize=8)
-    lower.step(at, [one.segments for one in found.ticks], where="pre", color=BLUE)
-    lower.set_ylim(0, found.segments_most + 1)
+    lower.set_ylim(0, max(one.segments_most for one in found.values()) + 1)
     lower.yaxis.get_major_locator().set_params(integer=True)
     lower.set_ylabel("segments")
     lower.set_xlabel("seconds from the first message")
-    for step in found.steps:
-        lower.axvline(step.at, linewidth=0.6, color=RED if step.kind == "split" else GRAY, alpha=0.6)
+    if len(found) > 1:
+        lower.legend(loc="upper right", fontsize=8)
+    else:
+        for step in first.steps:
+            lower.axvline(step.at, linewidth=0.6, color=RED if step.kind == "split" else GRAY, alpha=0.6)
     for face in (upper, lower):
         face.grid(alpha=0.3)
     _save(pyplot, page, path)
+
+
+def _colors(count: int) -> list[str]:
+    """The first is blue; the others are matplotlib's, in order."""
+    return [BLUE, *(f"C{i}" for i in range(1, count))]
 
 
 def generations(segments: Sequence[SegmentStats]) -> dict[int, int]:
