@@ -251,6 +251,12 @@ class ScalableTopics(Protocol):
     async def set_auto_scale_policy(self, topic: TopicName, override: Mapping[str, Any] | None) -> None:
         """The topic's level; None removes it. Raises BadPolicy."""
 
+    async def auto_scale_status(self, topic: TopicName) -> dict[str, Any]:
+        """Policy with its levels, loads, what auto-scaling would do now and why not more, and the last decisions."""
+
+    async def try_auto_scale(self, topic: TopicName, override: Mapping[str, Any]) -> dict[str, Any]:
+        """What auto-scaling would do now if the topic had this override; nothing is done. Raises BadPolicy."""
+
     async def check_namespace_policy(self, namespace: str, override: Mapping[str, Any] | None) -> None:
         """On any broker. Raises BadPolicy if the namespace, or a topic in it, cannot have this policy."""
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 from anabranch.controller import segment_host as host
 from anabranch.controller.autoscale.policies import EffectivePolicies
 from anabranch.controller.autoscale.scaling import AutoScaling
+from anabranch.controller.autoscale.scaling_status import scaling_status
 from anabranch.controller.events import NotLeading, TopicGone, UnknownSubscription
 from anabranch.controller.group.group_coordinator import ConsumerLink, GroupCoordinator
 from anabranch.controller.interface import (
@@ -298,6 +299,32 @@ class ScalableTopicService:
         await self.policies.with_override(topic, override)
         call = operations.PolicyCall(self.new_id(), None if override is None else dict(override))
         await self.controllers.call(topic, lambda controller: controller.ask(call))
+
+    async def auto_scale_status(self, topic: TopicName) -> dict[str, Any]:
+        async def work(controller: TopicController) -> dict[str, Any]:
+            record, scaler = await controller.wait_leading(), controller.scaler
+            assert scaler is not None, "every topic has a scaler"
+            override = record.auto_scale_policy
+            policy = await self.policies.with_override(topic, override)
+            decision = await scaler.considered(policy)
+            levels = (
+                self.settings.auto_scale_policy,
+                await self._rules.auto_scale_policy(topic.namespace_path),
+                override,
+            )
+            return scaling_status(record, scaler, policy, decision, levels)
+
+        return await self.controllers.call(topic, work)
+
+    async def try_auto_scale(self, topic: TopicName, override: Mapping[str, Any]) -> dict[str, Any]:
+        policy = await self.policies.with_override(topic, override)
+
+        async def work(controller: TopicController) -> dict[str, Any]:
+            await controller.wait_leading()
+            assert controller.scaler is not None, "every topic has a scaler"
+            return {**(await controller.scaler.considered(policy)).to_json(), "policy": policy.to_json()}
+
+        return await self.controllers.call(topic, work)
 
     async def check_namespace_policy(self, namespace: str, override: Mapping[str, Any] | None) -> None:
         await self.policies.check_namespace(namespace, override)

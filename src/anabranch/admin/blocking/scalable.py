@@ -99,6 +99,19 @@ class ScalableTopics(Group):
     def remove_auto_scale_policy(self, topic: str) -> None:
         self._done("DELETE", scalable_url(topic, "autoScalePolicy"))
 
+    def autoscale(self, topic: str) -> Any:
+        """Policy with its levels, load reports, what would be done `now` and why not more, the last `decisions`."""
+        return self._value("GET", scalable_url(topic, "autoscale"))
+
+    def try_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> Any:
+        """What the topic's auto-scaling would do now with this policy; nothing is done."""
+        return self._value("POST", scalable_url(topic, "autoscale", "try"), dict(policy))
+
+    def autoscaler_metric(self, topic: str, subscription: str | None = None) -> Any:
+        """`activeSegments`, `backlog` and `wantedConsumers`, for autoscalers of consumers."""
+        query = None if subscription is None else {"subscription": subscription}
+        return self._value("GET", scalable_url(topic, "autoscaler-metric"), query=query)
+
     def migrate(self, topic: str, *, force: bool = False) -> None:
         """A regular topic becomes a scalable one, in place. `force`: also while old clients are connected."""
         self._done("POST", scalable_url(topic, "migrate"), query={"force": force})

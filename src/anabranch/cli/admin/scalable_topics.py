@@ -10,6 +10,7 @@ import click
 from anabranch.admin.client import AdminClient, Answer, segment_ids
 from anabranch.cli.admin.auto_scale import TOPIC_VERBS
 from anabranch.cli.admin.verb import Values, Verb, filled, group_of, option
+from anabranch.cli.output.autoscaling import explain_view
 from anabranch.cli.output.scalable_topic import layout_table, stats_view, subscription_view
 from anabranch.cli.param_types import Time, properties_of, words_of
 from anabranch.runtime.clock import SystemClock
@@ -218,6 +219,13 @@ SCALABLE_TOPICS = (
         example="orders -s audit",
     ),
     *TOPIC_VERBS,
+    Verb(
+        name="explain",
+        help="What auto-scaling would do with the topic now, what keeps it from doing more, and its last decisions.",
+        path=_TOPIC + "/autoscale",
+        show=explain_view,
+        example="orders",
+    ),
 )
 
 scalable_topics = group_of(

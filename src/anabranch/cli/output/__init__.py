@@ -4,6 +4,7 @@
 |---|---|
 | `tables` | tables, lists and pairs |
 | `scalable_topic` | a scalable topic as tables and as a drawing of its segments |
+| `autoscaling` | what auto-scaling would do and why not |
 | `layout_changes` | splits and merges between two layouts |
 | `topic_changes` | differences between two stats answers of a scalable topic |
 | `peeked_message` | a stored entry as messages |

@@ -76,7 +76,6 @@ class TopicScaler:
         self._seen: object = None
         self.policy: AutoScalePolicy | None = None
         self.decision: Decision | None = None
-        self.decided_at_ms = 0
         self.counts = ScalingCounts()
 
     @property
@@ -155,17 +154,30 @@ class TopicScaler:
         if policy is None:
             self.decision = None
             return False
-        if self._loads is None or self._history is None:
-            self._history = await self._records.history(self._leader.topic)
-            self._loads = await self._records.loads(self._leader.topic) | self._early
+        await self._read()
         await self._forget_sealed(record)
-        decision = self._decide(record, policy)
+        decision, history = self._decide(record, policy)
+        self.decision = decision
+        self._count(decision)
+        self._history = history.with_decision(decision, self._clock.now_ms(), record.epoch)
         if decision.action is None:
             return False
         await self._perform(decision, decision.action, policy)
         return True
 
-    def _decide(self, record: TopicRecord, policy: AutoScalePolicy) -> Decision:
+    async def _read(self) -> None:
+        if self._loads is None or self._history is None:
+            self._history = await self._records.history(self._leader.topic)
+            self._loads = await self._records.loads(self._leader.topic) | self._early
+
+    async def considered(self, policy: AutoScalePolicy) -> Decision:
+        """What this policy would do now. Nothing is done and nothing is remembered."""
+        await self._read()
+        record = self._leader.record
+        assert record is not None, "the topic is led"
+        return self._decide(record, policy)[0]
+
+    def _decide(self, record: TopicRecord, policy: AutoScalePolicy) -> tuple[Decision, History]:
         now_ms, running = self._clock.now_ms(), record.operation
         history = self.history.without_sealed({one.segment_id for one in record.layout.active}).at(
             last_split_at_ms=record.last_split_at_ms,
@@ -174,10 +186,7 @@ class TopicScaler:
         )
         demands = self._leader.groups.demands()
         decision = decide(record.layout, self.loads, demands, policy, history, now_ms, unowned=self._unowned(record))
-        self.decision, self.decided_at_ms = decision, now_ms
-        self._count(decision)
-        self._history = history.with_decision(decision, now_ms, record.epoch)
-        return decision
+        return decision, history
 
     def _count(self, decision: Decision) -> None:
         by = {(one.kind, one.suppressed_by) for one in decision.suppressed}

@@ -22,6 +22,8 @@ POLICY_BYTES_MAX = 8_192
 """Fields that this version does not know are stored too, in the topic record or the namespace's."""
 
 _TOPIC = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/autoScalePolicy"
+_STATUS = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/autoscale"
+_METRIC = "/admin/v2/scalable/{tenant}/{namespace}/{topic}/autoscaler-metric"
 _NAMESPACE = f"/admin/v2/namespaces/{{tenant}}/{{namespace}}/{NAMESPACE_KEY}"
 
 
@@ -39,6 +41,16 @@ class AutoScaleCalls:
     async def remove_topic_policy(self, request: Request) -> Response:
         await self._admin.set_topic_policy(str(topic_of(request)), None)
         return NO_CONTENT
+
+    async def status(self, request: Request) -> Response:
+        return json_response(await self._admin.status(str(topic_of(request))))
+
+    async def try_policy(self, request: Request) -> Response:
+        policy = _policy(request) if request.body else {}
+        return json_response(await self._admin.try_policy(str(topic_of(request)), policy))
+
+    async def metric(self, request: Request) -> Response:
+        return json_response(await self._admin.metric(str(topic_of(request)), request.query.get("subscription")))
 
     async def namespace_policy(self, request: Request) -> Response:
         return _shown(await self._admin.namespace_policy(namespace_of(request), request.flag("applied")))
@@ -82,6 +94,23 @@ def auto_scale_routes(admin: AutoScaleAdmin) -> list[Route]:
             TOPIC_ADMIN,
             at_owner=True,
         ),
+        Route(
+            "GET",
+            _STATUS,
+            calls.status,
+            "Auto-scaling of a topic: policy, loads, decisions and why nothing happens now",
+            TOPIC_LOOKUP,
+            at_owner=True,
+        ),
+        Route(
+            "POST",
+            f"{_STATUS}/try",
+            calls.try_policy,
+            "What a policy would do with the topic now, without doing it",
+            TOPIC_ADMIN,
+            at_owner=True,
+        ),
+        Route("GET", _METRIC, calls.metric, "Numbers for autoscalers of consumers (?subscription=NAME)", TOPIC_LOOKUP),
         Route(
             "GET",
             _NAMESPACE,

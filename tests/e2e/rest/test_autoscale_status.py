@@ -1,0 +1,91 @@
+"""What auto-scaling says of itself: over REST, the admin client and the command line, on a real broker."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+import anabranch.admin
+import anabranch.blocking
+from anabranch.admin.blocking import BlockingAdmin
+from anabranch.cli.main import main
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_calls import Rest
+
+
+@pytest.fixture
+def rest(broker: BrokerProcess) -> Rest:
+    return Rest(broker.http_url)
+
+
+@pytest.fixture
+def topic(broker: BrokerProcess) -> str:
+    """Two segments that no consumer reads; auto-scaling is on with its defaults."""
+    name = f"public/default/t{uuid.uuid4().hex[:8]}"
+    with anabranch.admin.blocking.connect(broker.http_url) as admin:
+        admin.scalable_topics.create(f"topic://{name}", segments=2)
+        admin.scalable_topics.set_auto_scale_policy(f"topic://{name}", {"enabled": True})
+    return name
+
+
+def connect(broker: BrokerProcess) -> BlockingAdmin:
+    return anabranch.admin.blocking.connect(broker.http_url)
+
+
+def test_status_names_policy_levels_and_the_rule_that_forbids(rest: Rest, topic: str) -> None:
+    found = rest.expect("GET", f"/admin/v2/scalable/{topic}/autoscale")
+    assert found["activeSegments"] == 2
+    assert found["levels"]["topic"] == {"enabled": True}
+    assert found["levels"]["namespace"] is None
+    assert found["policy"]["enabled"] is True
+    assert found["levels"]["broker"]["maxSegments"] == 64
+    assert found["now"]["action"] == "none"
+    assert {one["suppressedBy"] for one in found["now"]["suppressed"]} <= {"no-report", "merge-window"}
+    assert found["now"]["suppressed"], "cold segments are not merged yet, and that is said"
+
+
+def test_try_answers_what_a_policy_would_do_and_does_nothing(broker: BrokerProcess, rest: Rest, topic: str) -> None:
+    path = f"/admin/v2/scalable/{topic}/autoscale/try"
+    found = rest.expect("POST", path, {"enabled": False})
+    assert (found["action"], found["reason"], found["policy"]["enabled"]) == ("none", "disabled", False)
+    status, answer = rest.call("POST", path, {"minSegments": 65})[:2]
+    assert (status, answer["error"]) == (412, "bad-policy")
+    with connect(broker) as admin:
+        assert admin.scalable_topics.auto_scale_policy(f"topic://{topic}") == {"enabled": True}
+        tried = admin.scalable_topics.try_auto_scale_policy(f"topic://{topic}", {"enabled": False})
+        assert tried["reason"] == "disabled"
+
+
+def test_metric_has_plain_numbers_and_refuses_an_unknown_subscription(broker: BrokerProcess, topic: str) -> None:
+    with connect(broker) as admin:
+        assert admin.scalable_topics.autoscaler_metric(f"topic://{topic}") == {
+            "activeSegments": 2,
+            "backlog": 0,
+            "wantedConsumers": 2,
+        }
+        admin.scalable_topics.create_subscription(f"topic://{topic}", "s")
+        with anabranch.blocking.connect(broker.service_url) as client, client.producer(f"topic://{topic}") as producer:
+            for number in range(5):
+                producer.send(b"x", key=f"k{number}")
+        assert admin.scalable_topics.autoscaler_metric(f"topic://{topic}", "s")["backlog"] == 5
+        with pytest.raises(anabranch.Error, match="no subscription other"):
+            admin.scalable_topics.autoscaler_metric(f"topic://{topic}", "other")
+
+
+def test_unknown_topic_is_404_on_every_call(rest: Rest) -> None:
+    for method, path in (("GET", "autoscale"), ("POST", "autoscale/try"), ("GET", "autoscaler-metric")):
+        assert (
+            rest.call(method, f"/admin/v2/scalable/public/default/none/{path}", {} if method == "POST" else None)[0]
+            == 404
+        )
+
+
+def test_explain_shows_the_decision_and_what_suppresses_it(
+    broker: BrokerProcess, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["admin", "scalable-topics", "explain", f"topic://{topic}", "--admin-url", broker.http_url]) == 0
+    shown = capsys.readouterr().out
+    assert "2 active segments; now: nothing" in shown
+    assert "suppressed by" in shown.lower()
+    assert "overridden by the topic" in shown
