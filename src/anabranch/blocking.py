@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anabranch.client.blocking import (
+    BlockingCheckpointConsumer,
     BlockingClient,
     BlockingProducer,
     BlockingQueueConsumer,
@@ -10,4 +11,11 @@ from anabranch.client.blocking import (
     connect,
 )
 
-__all__ = ["BlockingClient", "BlockingProducer", "BlockingQueueConsumer", "BlockingStreamConsumer", "connect"]
+__all__ = [
+    "BlockingCheckpointConsumer",
+    "BlockingClient",
+    "BlockingProducer",
+    "BlockingQueueConsumer",
+    "BlockingStreamConsumer",
+    "connect",
+]

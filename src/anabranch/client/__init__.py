@@ -6,9 +6,11 @@ The client must not know the broker's code. Both share only `model`, `protocol` 
 |---|---|
 | `client` | `connect` and `Client`: checks options, opens and closes producers and consumers |
 | `blocking` | the same classes for threads, without await |
+| `blocking_base` | common part of the blocking classes: event loop thread, closing, docstrings |
 | `config` | option values: batching, backoff, dead letters, connections |
 | `errors` | errors of the SDK, and how a broker's error becomes one of them |
 | `context` | what all producers and consumers of one client share |
+| `arguments` | checks of arguments that applications pass |
 | `async_resource` | the result of `client.producer(…)`: awaited, or entered with `async with` |
 | `connection/` | connections, lookups, reconnecting |
 | `topic/` | layouts of topics, kept current |

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from anabranch.client import client as asynchronous
+from anabranch.client.blocking_base import LOOP, Blocking, documented
 from anabranch.client.client import Start
 from anabranch.client.config import (
     AccessMode,
@@ -33,7 +33,7 @@ from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer, Re
 from anabranch.client.consumer.consumer import BATCH_ROWS, Consumer, check_concurrency
 from anabranch.client.consumer.queue_consumer import QueueConsumer
 from anabranch.client.consumer.stream_consumer import StreamConsumer
-from anabranch.client.errors import Closed, WrongThread
+from anabranch.client.errors import Closed
 from anabranch.client.messages.compression import Compression
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
@@ -48,10 +48,6 @@ from anabranch.model.layout import Layout
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.credentials import Credentials, Tls
-from anabranch.runtime.loop_thread import LoopThread
-
-LOOP = LoopThread("anabranch-client", own_thread_error=WrongThread)
-"""The event loop of all blocking clients of this process."""
 
 T = TypeVar("T")
 
@@ -65,28 +61,8 @@ def _on_loop(call: Callable[[], T]) -> Callable[[], Awaitable[T]]:
     return called
 
 
-class _Blocking:
-    """Common part of the blocking classes: leaving `with` closes."""
-
-    _inner: Any
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self, timeout: Seconds | None = None) -> None:
-        LOOP.call(lambda: self._inner.close(timeout))
-
-    @property
-    def is_closed(self) -> bool:
-        return bool(self._inner.is_closed)
-
-
-class BlockingProducer(_Blocking):
+@documented(Producer)
+class BlockingProducer(Blocking):
     """Blocking form of Producer."""
 
     def __init__(self, inner: Producer) -> None:
@@ -193,7 +169,8 @@ class BlockingProducer(_Blocking):
         LOOP.call(lambda: self._inner.flush(timeout))
 
 
-class _BlockingConsumer(_Blocking):
+@documented(Consumer)
+class _BlockingConsumer(Blocking):
     _inner: Consumer
 
     @property
@@ -237,6 +214,7 @@ class _BlockingConsumer(_Blocking):
         return message
 
 
+@documented(QueueConsumer)
 class BlockingQueueConsumer(_BlockingConsumer):
     """Blocking form of QueueConsumer."""
 
@@ -270,6 +248,7 @@ class BlockingQueueConsumer(_BlockingConsumer):
         run_on_threads(LOOP, handler, check_concurrency(concurrency), run, self._inner.stop_handlers)
 
 
+@documented(StreamConsumer)
 class BlockingStreamConsumer(_BlockingConsumer):
     """Blocking form of StreamConsumer."""
 
@@ -306,6 +285,7 @@ class BlockingStreamConsumer(_BlockingConsumer):
         return LOOP.call(asked)
 
 
+@documented(CheckpointConsumer)
 class BlockingCheckpointConsumer(_BlockingConsumer):
     """Blocking form of CheckpointConsumer."""
 
@@ -326,7 +306,8 @@ class BlockingCheckpointConsumer(_BlockingConsumer):
         LOOP.call(lambda: self._inner.saved(checkpoint, timeout))
 
 
-class BlockingClient(_Blocking):
+@documented(asynchronous.Client)
+class BlockingClient(Blocking):
     """Blocking form of Client."""
 
     def __init__(self, inner: asynchronous.Client) -> None:
@@ -483,7 +464,10 @@ def connect(
     clock: Clock | None = None,
     chance: Chance | None = None,
 ) -> BlockingClient:
-    """`with anabranch.blocking.connect("pulsar://localhost:6650") as client`, or `close` it later."""
+    """`with anabranch.blocking.connect("pulsar://localhost:6650") as client`, or `close` it later.
+
+    The arguments and errors are those of `anabranch.connect`.
+    """
     opening = asynchronous.connect(
         url,
         token=token,

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from anabranch.client.arguments import check_optional, check_properties, check_type, check_whole
 from anabranch.client.async_resource import AsyncResource
 from anabranch.client.config import (
     NO_BATCHING,
@@ -75,17 +76,22 @@ def connect(
 
     Raises BadOption at once for invalid options. Awaiting raises if no broker answers within `operation_timeout`.
     """
+    check_type(url, str, "url", "text like 'pulsar://localhost:6650'")
+    if token is not None and not callable(token):
+        check_type(token, (str, Path), "token", "text, a Path, a function or None")
+    check_optional(tls, (Tls, ssl.SSLContext), "tls", "a Tls, an ssl.SSLContext")
+    check_optional(connection, ConnectionPolicy, "connection", "a ConnectionPolicy")
     client = Client(
         Address.parse_all(url),
         auth=auth or token_credentials(token),
         tls=_tls_context(tls),
-        operation_timeout_s=seconds(operation_timeout),
+        operation_timeout_s=seconds(operation_timeout, "operation_timeout"),
         policy=connection or ConnectionPolicy(),
         tracing=tracing_of(tracing),
         clock=clock or SystemClock(),
         chance=chance or SystemChance(),
     )
-    return AsyncResource(client.open)
+    return AsyncResource(client.open, "anabranch.connect(…)", "client")
 
 
 class Client:
@@ -105,6 +111,7 @@ class Client:
     ) -> None:
         if operation_timeout_s <= 0:
             raise BadOption("operation_timeout must be above 0")
+        self._services = tuple(services)
         self._operation_timeout_s = operation_timeout_s
         self._policy = policy
         self._clock = clock
@@ -116,11 +123,19 @@ class Client:
         self._metrics_text = MetricsText()
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        producers = sum(isinstance(one, Producer) for one in self._opened if not one.is_closed)
+        consumers = sum(isinstance(one, Consumer) for one in self._opened if not one.is_closed)
+        state = "closed" if self._is_closed else f"producers={producers} consumers={consumers}"
+        return f"<Client {','.join(map(str, self._services))} {state}>"
+
     @property
     def is_closed(self) -> bool:
+        """Whether `close` was called."""
         return self._is_closed
 
     async def open(self) -> Client:
+        """Connect to the first broker that answers. `connect` calls it."""
         try:
             await self._retrying(self._pool.connection)
         except BaseException:
@@ -159,15 +174,18 @@ class Client:
         that is higher. A message that is sent again with a stored sequence id is not stored again.
         """
         where = _checked_topic(topic)
-        if pending_bytes_max < 1:
-            raise BadOption("pending_bytes_max must be at least 1")
-        if initial_sequence_id is not None and initial_sequence_id < 0:
-            raise BadOption("initial_sequence_id must not be negative")
+        check_optional(name, str, "name", "text")
+        check_optional(batching, Batching, "batching", "a Batching")
+        check_optional(chunking, Chunking, "chunking", "a Chunking")
+        check_whole(pending_bytes_max, "pending_bytes_max", 1)
+        if initial_sequence_id is not None:
+            check_whole(initial_sequence_id, "initial_sequence_id", 0)
+        check_properties(properties)
         options = ProducerOptions(
             name=name or _new_name("producer"),
             is_name_given=name is not None,
             batching=batching or NO_BATCHING,
-            send_timeout_s=seconds(send_timeout),
+            send_timeout_s=seconds(send_timeout, "send_timeout"),
             pending_bytes_max=pending_bytes_max,
             properties=properties,
             operation_timeout_s=self._timeout_s(timeout),
@@ -187,7 +205,7 @@ class Client:
             await made.open()
             return await self._keep(made)
 
-        return AsyncResource(opened)
+        return AsyncResource(opened, "client.producer(…)", "producer")
 
     def queue_consumer(
         self,
@@ -220,11 +238,14 @@ class Client:
             subscription, start, name, prefetch, ack_group_time, properties, timeout, schema
         )
         if processing_timeout is not None and not isinstance(processing_timeout, ProcessingTimeout):
-            processing_timeout = ProcessingTimeout(timeout=processing_timeout)
+            processing_timeout = ProcessingTimeout(timeout=seconds(processing_timeout, "processing_timeout"))
+        check_optional(nack_backoff, Backoff, "nack_backoff", "a Backoff")
+        check_optional(dead_letter, DeadLetter, "dead_letter", "a DeadLetter")
+        check_properties(subscription_properties, "subscription_properties")
         shared |= {"priority": priority, "subscription_properties": subscription_properties or {}}
         options = QueueOptions(
             **shared,
-            nack_delay_s=seconds(nack_delay),
+            nack_delay_s=seconds(nack_delay, "nack_delay"),
             nack_backoff=nack_backoff,
             processing_timeout=processing_timeout,
         )
@@ -235,7 +256,7 @@ class Client:
             await made.open()
             return await self._keep(made)
 
-        return AsyncResource(opened)
+        return AsyncResource(opened, "client.queue_consumer(…)", "consumer")
 
     def stream_consumer(
         self,
@@ -264,7 +285,7 @@ class Client:
         topics = _topics(topic)
         options = StreamOptions(
             **self._consumer_options(subscription, start, name, prefetch, ack_group_time, properties, timeout, schema),
-            release_timeout_s=seconds(release_timeout),
+            release_timeout_s=seconds(release_timeout, "release_timeout"),
             ack_every=None if ack_every is None else AckEvery.of(ack_every),
         )
 
@@ -273,7 +294,7 @@ class Client:
             await made.open()
             return await self._keep(made)
 
-        return AsyncResource(opened)
+        return AsyncResource(opened, "client.stream_consumer(…)", "consumer")
 
     def checkpoint_consumer(
         self,
@@ -308,7 +329,7 @@ class Client:
             group=group,
             restore=restore,
             is_loss_fatal=on_loss == "fail",
-            release_timeout_s=seconds(release_timeout),
+            release_timeout_s=seconds(release_timeout, "release_timeout"),
         )
 
         async def opened() -> CheckpointConsumer:
@@ -316,7 +337,7 @@ class Client:
             await made.open()
             return await self._keep(made)
 
-        return AsyncResource(opened)
+        return AsyncResource(opened, "client.checkpoint_consumer(…)", "consumer")
 
     def metrics(self) -> ClientMetrics:
         """Counters, rates, latencies and pending work of the open producers and consumers, as plain values.
@@ -384,14 +405,16 @@ class Client:
     ) -> dict[str, Any]:
         if start not in ("earliest", "latest"):
             raise BadOption(f"start must be 'earliest' or 'latest', not {start!r}")
-        if prefetch < 1:
-            raise BadOption("prefetch must be at least 1")
+        check_type(subscription, str, "subscription", "text")
+        check_optional(name, str, "name", "text")
+        check_whole(prefetch, "prefetch", 1)
+        check_properties(properties)
         return {
             "subscription": check_subscription_name(subscription),
             "name": name or _new_name("consumer"),
             "from_earliest": start == "earliest",
             "prefetch": prefetch,
-            "ack_group_s": seconds(ack_group_time),
+            "ack_group_s": seconds(ack_group_time, "ack_group_time"),
             "operation_timeout_s": self._timeout_s(timeout),
             "properties": properties or {},
             "schema": schema_of(schema),
@@ -423,10 +446,11 @@ class Client:
             raise TimedOut("the broker does not answer" if last is None else last.reason) from (last or error)
 
     def _timeout_s(self, timeout: Seconds | None) -> float:
-        return self._operation_timeout_s if timeout is None else seconds(timeout)
+        return self._operation_timeout_s if timeout is None else seconds(timeout, "timeout")
 
 
 def _topics(topic: str | Sequence[str]) -> tuple[TopicName, ...]:
+    check_type(topic, Iterable, "topic", "text like 'topic://public/default/orders', or a list of such texts")
     names = [topic] if isinstance(topic, str) else list(topic)
     topics = tuple(dict.fromkeys(map(_checked_topic, names)))
     if not topics:
@@ -435,6 +459,7 @@ def _topics(topic: str | Sequence[str]) -> tuple[TopicName, ...]:
 
 
 def _checked_topic(topic: str) -> TopicName:
+    check_type(topic, str, "topic", "text like 'topic://public/default/orders'")
     name = TopicName.parse(topic)
     if name.domain is Domain.NON_PERSISTENT:
         raise BadOption("non-persistent topics are not supported by this client: they have no delivery guarantees")

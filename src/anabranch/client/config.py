@@ -5,15 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from numbers import Real
 from typing import Literal
 
+from anabranch.client.arguments import shown
 from anabranch.client.errors import BadOption
 
 Seconds = float | timedelta
 
 
-def seconds(value: Seconds) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+def seconds(value: Seconds, what: str = "a time") -> float:
+    """Raises BadOption, with `what` as the name of the argument."""
+    if type(value) is float:  # the usual case, and fast
+        return value
+    given: object = value
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    if isinstance(given, Real):  # also the numbers of numpy
+        return float(given)
+    raise BadOption(f"{what} must be a number of seconds or a timedelta, not {shown(value)}")
 
 
 def _require(holds: bool, text: str) -> None:
@@ -30,7 +40,7 @@ class Batching:
     max_bytes: int = 128 * 1024
 
     def __post_init__(self) -> None:
-        _require(seconds(self.max_delay) >= 0, "Batching.max_delay must not be negative")
+        _require(seconds(self.max_delay, "Batching.max_delay") >= 0, "Batching.max_delay must not be negative")
         _require(self.max_messages >= 1, "Batching.max_messages must be at least 1")
         _require(self.max_bytes >= 1, "Batching.max_bytes must be at least 1")
 
@@ -74,7 +84,10 @@ class Backoff:
     jitter: float = 0.1  # fraction of the delay, half of it in either direction
 
     def __post_init__(self) -> None:
-        _require(0 < seconds(self.initial) <= seconds(self.maximum), "Backoff.initial must be above 0, within maximum")
+        _require(
+            0 < seconds(self.initial) <= seconds(self.maximum, "Backoff.maximum"),
+            "Backoff.initial must be above 0, within maximum",
+        )
         _require(self.multiplier >= 1, "Backoff.multiplier must be at least 1")
         _require(0 <= self.jitter <= 1, "Backoff.jitter must be between 0 and 1")
 
@@ -94,7 +107,7 @@ class ProcessingTimeout:
     backoff: Backoff | None = None
 
     def __post_init__(self) -> None:
-        _require(seconds(self.timeout) > 0, "ProcessingTimeout.timeout must be above 0")
+        _require(seconds(self.timeout, "ProcessingTimeout.timeout") > 0, "ProcessingTimeout.timeout must be above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +170,14 @@ class ConnectionPolicy:
     partitions_every: Seconds = 60.0  # how often to check a regular topic for new partitions
 
     def __post_init__(self) -> None:
-        _require(seconds(self.connect_timeout) > 0, "ConnectionPolicy.connect_timeout must be above 0")
-        _require(seconds(self.keepalive) > 0, "ConnectionPolicy.keepalive must be above 0")
-        _require(seconds(self.partitions_every) > 0, "ConnectionPolicy.partitions_every must be above 0")
+        _require(
+            seconds(self.connect_timeout, "ConnectionPolicy.connect_timeout") > 0,
+            "ConnectionPolicy.connect_timeout must be above 0",
+        )
+        _require(
+            seconds(self.keepalive, "ConnectionPolicy.keepalive") > 0, "ConnectionPolicy.keepalive must be above 0"
+        )
+        _require(
+            seconds(self.partitions_every, "ConnectionPolicy.partitions_every") > 0,
+            "ConnectionPolicy.partitions_every must be above 0",
+        )

@@ -41,6 +41,12 @@ class TimedOut(ClientError):
     retryable = True
 
 
+class NotAwaited(ClientError, AttributeError):
+    """The result of `connect` or of `client.producer(…)` was used without `await` or `async with`."""
+
+    code = "not-awaited"
+
+
 class HandshakeFailed(ClientError):
     """A new connection cannot work, because of the address, the certificates or the credentials. Final when a client,
     producer or consumer opens; afterwards it reconnects with backoff, because an operator may correct the cause."""

@@ -21,6 +21,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from anabranch.model.errors import Error
+
 if TYPE_CHECKING:
     from anabranch.spark.jobs.audit import Verdict, audit
     from anabranch.spark.jobs.copy import Copied, CopyJob, copy
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from anabranch.spark.sink.buckets import to_buckets
     from anabranch.spark.source.offsets_at_time import offsets_at
 
+_EXTRA = ("pyspark", "pyarrow", "numpy", "pandas")  # packages of the extra, and what they need
 _PUBLIC = {
     "audit": "jobs.audit",
     "Verdict": "jobs.audit",
@@ -54,15 +57,33 @@ _PUBLIC = {
 
 def register(spark: Any) -> None:
     """Make the format `anabranch` known to a session, also a remote one (Spark Connect)."""
-    from anabranch.spark.data_source import AnabranchSource
-
-    spark.dataSource.register(AnabranchSource)
+    source = _imported("data_source").AnabranchSource
+    spark.dataSource.register(source)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"anabranch.spark.{_PUBLIC[name]}"), name)
+    return getattr(_imported(_PUBLIC[name]), name)
+
+
+def _imported(module: str) -> Any:
+    """A module of this package. Raises SparkMissing if the packages of the extra are not installed."""
+    try:
+        return importlib.import_module(f"anabranch.spark.{module}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        raise SparkMissing(error.name) from error
+
+
+class SparkMissing(Error, ImportError):
+    """A package that Spark sources and jobs need is not installed."""
+
+    code = "not-installed"
+
+    def __init__(self, package: str | None) -> None:
+        super().__init__(f"{package} is not installed; Spark needs further packages: pip install 'anabranch[spark]'")
 
 
 __all__ = [

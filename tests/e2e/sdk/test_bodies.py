@@ -12,6 +12,7 @@ import pytest
 import anabranch
 from anabranch import Batching, Chunking, Client, Compression, DeadLetter
 from anabranch.client.errors import MessageTooLarge
+from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 from tests.support.processes.broker_process import BrokerProcess
 
 RETRY_DELAYS = 30.0
@@ -123,6 +124,33 @@ async def test_chunks_of_the_stock_client_are_read(
         message = await consumer.receive(timeout=RETRY_DELAYS)
         assert message is not None
         assert (message.value, message.key) == (value, "k")
+
+
+@pytest.mark.parametrize("form", ["send", "send_batch"])
+async def test_message_of_exactly_the_limit_is_sent_and_received(
+    sdk: Client, client: pulsar.Client, topic: str, form: str
+) -> None:
+    """The broker, the SDK and the stock client count in the same way."""
+    value = os.urandom(MESSAGE_BYTES_MAX)
+    stock = client.subscribe(topic, "stock")
+    async with sdk.stream_consumer(topic, subscription="s") as consumer, sdk.producer(topic) as producer:
+        for size in (MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX - 1):
+            if form == "send":
+                await producer.send(value[:size], key="k", timeout=RETRY_DELAYS)
+            else:
+                await producer.send_batch([b"before", value[:size]], ["k", "k"], timeout=RETRY_DELAYS)
+                assert (await consumer.receive(timeout=RETRY_DELAYS)) is not None
+                await asyncio.to_thread(stock.receive, 20_000)
+            message = await consumer.receive(timeout=RETRY_DELAYS)
+            assert message is not None and message.value == value[:size]
+            assert (await asyncio.to_thread(stock.receive, 20_000)).data() == value[:size]
+        with pytest.raises(MessageTooLarge) as caught:
+            if form == "send":
+                await producer.send(value + b"x", timeout=RETRY_DELAYS)
+            else:
+                await producer.send_batch([b"before", value + b"x"], timeout=RETRY_DELAYS)
+        assert (caught.value.message_bytes, caught.value.message_bytes_max) == (len(value) + 1, len(value))
+        assert await consumer.receive(timeout=0.3) is None, "a call fails as a whole"
 
 
 async def test_large_message_without_chunking_is_refused_alone(sdk: Client, topic: str) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import copy
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 import anabranch
 from anabranch import Batching, Client
-from anabranch.client.errors import BadOption, BadServiceUrl, ClientError
+from anabranch.client.errors import BadOption, BadServiceUrl, ClientError, NotAwaited
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.codec import BadColumn
 from anabranch.protocol.commands import BaseCommand
@@ -34,6 +35,8 @@ BAD: list[dict[str, Any]] = [
     {"event_time": -1},
     {"event_time": 1 << 63},
     {"event_time": 1.5},
+    {"sequence_id": True},
+    {"deliver_after": "5s"},
     {"deliver_after": -1},
     {"deliver_after": float("nan")},
     {"deliver_after": float("inf")},
@@ -117,3 +120,66 @@ async def test_timed_out_flushes_leave_nothing_behind(sdk: Client) -> None:
                 await producer.flush(timeout=0)
         assert producer._flushes == []
         await producer.flush(timeout=RETRY_DELAYS)
+
+
+CONNECT: Any = anabranch.connect
+BATCHING: Any = Batching
+WRONG_CALLS: list[tuple[str, Callable[[Any], object]]] = [
+    ("topic", lambda client: client.producer(5)),
+    ("topic", lambda client: client.producer(None)),
+    ("topic", lambda client: client.queue_consumer(5, subscription="s")),
+    ("topic", lambda client: client.queue_consumer([TOPIC, 5], subscription="s")),
+    ("subscription", lambda client: client.stream_consumer(TOPIC, subscription=5)),
+    ("prefetch", lambda client: client.queue_consumer(TOPIC, subscription="s", prefetch="x")),
+    ("nack_delay", lambda client: client.queue_consumer(TOPIC, subscription="s", nack_delay="5s")),
+    ("dead_letter", lambda client: client.queue_consumer(TOPIC, subscription="s", dead_letter=5)),
+    ("name", lambda client: client.producer(TOPIC, name=5)),
+    ("batching", lambda client: client.producer(TOPIC, batching=5)),
+    ("send_timeout", lambda client: client.producer(TOPIC, send_timeout="x")),
+    ("initial_sequence_id", lambda client: client.producer(TOPIC, initial_sequence_id=1 << 63)),
+    ("pending_bytes_max", lambda client: client.producer(TOPIC, pending_bytes_max="x")),
+    ("schema", lambda client: client.producer(TOPIC, schema=5)),
+    ("properties", lambda client: client.producer(TOPIC, properties={"a": 5})),
+    ("timeout", lambda client: client.producer(TOPIC, timeout="x")),
+    ("start", lambda client: client.checkpoint_consumer(TOPIC, start="earliest")),
+    ("url", lambda client: CONNECT(5)),
+    ("token", lambda client: CONNECT("pulsar://x", token=5)),
+    ("tls", lambda client: CONNECT("pulsar://x", tls="x")),
+    ("connection", lambda client: CONNECT("pulsar://x", connection=5)),
+    ("operation_timeout", lambda client: CONNECT("pulsar://x", operation_timeout="5")),
+    ("Batching.max_delay", lambda client: BATCHING(max_delay="5ms")),
+]
+
+
+@pytest.mark.parametrize(("name", "call"), WRONG_CALLS, ids=lambda one: one if isinstance(one, str) else "")
+async def test_argument_of_a_wrong_type_is_named_at_the_call(
+    sdk: Client, name: str, call: Callable[[Any], object]
+) -> None:
+    with pytest.raises(BadOption, match=name):
+        call(sdk)
+
+
+async def test_sequence_id_beyond_the_limit_says_what_the_limit_is(sdk: Client) -> None:
+    wrong: Any = "5s"
+    async with sdk.producer(TOPIC) as producer:
+        with pytest.raises(BadOption, match="from 0 to 9223372036854775807"):
+            await producer.send(b"x", sequence_id=1 << 63)
+        with pytest.raises(BadOption, match="timeout must be a number of seconds"):
+            await producer.send(b"x", timeout=wrong)
+
+
+async def test_forgotten_await_says_what_to_write(sdk: Client) -> None:
+    opening: Any = anabranch.connect("pulsar://localhost:6650")
+    with pytest.raises(NotAwaited, match=r"`client = await anabranch.connect\(…\)`"):
+        opening.producer(TOPIC)
+    producer: Any = sdk.producer(TOPIC)
+    with pytest.raises(NotAwaited, match=r"`async with client.producer\(…\) as producer:`"):
+        producer.send_nowait(b"x")
+    with pytest.raises(NotAwaited, match="instead of `async with`"), producer:
+        pass
+    consumer: Any = sdk.stream_consumer(TOPIC, subscription="s")
+    with pytest.raises(NotAwaited, match="async for"):
+        async for _ in consumer:
+            pass
+    assert not hasattr(consumer, "receive") and "not open" in repr(consumer)
+    assert copy.copy(consumer) is not consumer

@@ -51,6 +51,19 @@ def test_asyncio_and_blocking_classes_have_the_same_surface(asynchronous: type, 
     assert surface(asynchronous) == surface(face)
 
 
+@pytest.mark.parametrize("kind", [kind for pair in PAIRS for kind in pair], ids=lambda kind: kind.__name__)
+def test_every_public_member_has_a_docstring(kind: type) -> None:
+    """`help(client.producer)` is where developers look first."""
+    names = [name for name in surface(kind) if not getattr(kind, name).__doc__]
+    assert inspect.getdoc(kind) and not names
+
+
+def test_blocking_methods_have_the_words_of_the_asyncio_form() -> None:
+    assert blocking.BlockingProducer.send.__doc__ == producer.Producer.send.__doc__
+    assert blocking.BlockingProducer.topic.__doc__ == producer.Producer.topic.__doc__
+    assert "Unlike in asyncio" in str(blocking.BlockingProducer.send_nowait.__doc__), "its own words stay"
+
+
 def test_both_connect_functions_have_the_same_parameters() -> None:
     ways = (client.connect, blocking.connect)
     first, second = (

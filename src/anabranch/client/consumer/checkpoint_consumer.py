@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from anabranch.client.arguments import check_type
 from anabranch.client.config import Seconds, seconds
 from anabranch.client.consumer.assignment_reconciler import AssignmentReconciler, Attach, Detach, Release, Stop
 from anabranch.client.consumer.assignment_reconciler import Effect as AssignmentEffect
@@ -21,7 +22,7 @@ from anabranch.client.consumer.segment_consumer import SegmentConsumer
 from anabranch.client.consumer.segment_reader import SegmentReader
 from anabranch.client.consumer.segment_traversal import Close, Effect, Open, PositionGone, SegmentTraversal, described
 from anabranch.client.context import ClientContext
-from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, NotSupported, TopicNotFound
+from anabranch.client.errors import ClientError, Closed, ConsumerBusy, NotSupported, TopicNotFound
 from anabranch.client.messages.message import Message
 from anabranch.client.messages.message_batch import last_id
 from anabranch.client.metrics.metrics import ConsumerMetrics
@@ -99,6 +100,7 @@ class CheckpointConsumer(Consumer):
 
     @property
     def group(self) -> str | None:
+        """The group that shares the segments; None: this consumer reads all of them."""
         return self._reader.group
 
     def metrics(self) -> ConsumerMetrics:
@@ -118,7 +120,8 @@ class CheckpointConsumer(Consumer):
             raise Closed("the consumer is closed")
         if self._failure is not None:
             raise self._failure
-        timeout_s = self._options.operation_timeout_s if timeout is None else seconds(timeout)
+        check_type(checkpoint, Checkpoint, "checkpoint", "a Checkpoint")
+        timeout_s = self._options.operation_timeout_s if timeout is None else seconds(timeout, "timeout")
         for one in list(self._checkpoint_topics.values()):
             cut = one.traversal.cut_in(checkpoint)
             if one.controller_session is None or cut is None:
@@ -320,6 +323,5 @@ class CheckpointConsumer(Consumer):
 
 
 def check_start(start: Checkpoint) -> Checkpoint:
-    if not isinstance(start, Checkpoint):
-        raise BadOption(f"start must be a Checkpoint, not {start!r}")
+    check_type(start, Checkpoint, "start", "a Checkpoint")
     return start

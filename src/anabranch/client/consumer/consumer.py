@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
+from anabranch.client.arguments import check_type, check_whole
 from anabranch.client.config import Backoff, Seconds, seconds
 from anabranch.client.connection.reconnect import ReconnectLoop
 from anabranch.client.consumer.receive_queue import ReceiveQueue
@@ -118,8 +119,14 @@ class Consumer:
             raise
         return self
 
+    def __repr__(self) -> str:
+        state = " closed" if self._is_closed else ""
+        where = f"topic={self.topic} subscription={self.subscription} name={self.name}"
+        return f"<{type(self).__name__} {where}{state}>"
+
     @property
     def is_closed(self) -> bool:
+        """Whether `close` was called."""
         return self._is_closed
 
     @property
@@ -129,10 +136,12 @@ class Consumer:
 
     @property
     def subscription(self) -> str:
+        """The name of the subscription."""
         return self._options.subscription
 
     @property
     def name(self) -> str:
+        """The name of this consumer, given or generated."""
         return self._options.name
 
     @property
@@ -179,7 +188,7 @@ class Consumer:
             self._on_receive()
         found = self._queue.take()  # usually there is one, and no coroutine is needed
         if found is None:
-            found = await self._queue.wait(None if timeout is None else seconds(timeout))
+            found = await self._queue.wait(None if timeout is None else seconds(timeout, "timeout"))
             if found is None:
                 return None
         segment_consumer, message = found
@@ -191,8 +200,7 @@ class Consumer:
 
     async def receive_many(self, count: int, timeout: Seconds | None = None) -> list[Message]:
         """Waits for the first message, then takes what is available, at most `count`. Empty after `timeout`."""
-        if count < 1:
-            raise BadOption("receive_many takes at least 1")
+        check_whole(count, "count", 1)
         first = await self.receive(timeout)
         found = [] if first is None else [first]
         while found and len(found) < count and (more := self._queue.take()):
@@ -206,11 +214,10 @@ class Consumer:
     async def receive_batch(self, count: int = BATCH_ROWS, timeout: Seconds | None = None) -> MessageBatch:
         """Waits for the first message, then takes whole entries that are available until it has at least `count`
         messages. Empty after `timeout`. Much cheaper per message than `receive`, above all when read as columns."""
-        if count < 1:
-            raise BadOption("receive_batch takes at least 1")
+        check_whole(count, "count", 1)
         if self._on_receive is not None:
             self._on_receive()
-        await self._queue.wait_filled(None if timeout is None else seconds(timeout))
+        await self._queue.wait_filled(None if timeout is None else seconds(timeout, "timeout"))
         parts: list[Sequence[Message]] = []
         numbers = -1
         while count > 0 and (found := self._queue.take_entry()):
@@ -238,12 +245,12 @@ class Consumer:
         Handlers of `run` may finish first, within `timeout`.
         """
         if not self._is_closed:
-            await self.stop_handlers(CLOSE_TIMEOUT_SECONDS if timeout is None else seconds(timeout))
+            await self.stop_handlers(CLOSE_TIMEOUT_SECONDS if timeout is None else seconds(timeout, "timeout"))
         if self._is_closed:
             return
         self._is_closed = True
         self._queue.fail(Closed("the consumer is closed"))
-        timeout_s = CLOSE_TIMEOUT_SECONDS if timeout is None else seconds(timeout)
+        timeout_s = CLOSE_TIMEOUT_SECONDS if timeout is None else seconds(timeout, "timeout")
         for part in self._parts:
             part.unfollow()
         segment_consumers = [
@@ -286,7 +293,7 @@ class Consumer:
             clock=self._context.clock,
             chance=self._context.chance,
         )
-        self._runner = runner = HandlerRunner(handler, state, ports, backoff, seconds(drain_timeout))
+        self._runner = runner = HandlerRunner(handler, state, ports, backoff, seconds(drain_timeout, "drain_timeout"))
         try:
             await runner.run()
         finally:
@@ -451,4 +458,8 @@ def check_concurrency(concurrency: int) -> int:
 
 
 def id_of(message: Message | MessageId) -> MessageId:
-    return message.id if isinstance(message, Message) else message
+    """Raises BadOption for anything else, such as the value of a message."""
+    if isinstance(message, Message):
+        return message.id
+    check_type(message, MessageId, "message", "a Message or MessageId")
+    return message

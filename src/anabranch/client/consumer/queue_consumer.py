@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anabranch.client.arguments import check_type
 from anabranch.client.config import Backoff, ProcessingTimeout, Seconds, seconds
 from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, check_concurrency, id_of
 from anabranch.client.consumer.dead_letters import DeadLetters
@@ -67,6 +68,7 @@ class QueueConsumer(Consumer):
             self._ack_batch(message)
 
     def _ack_batch(self, batch: MessageBatch) -> None:
+        check_type(batch, MessageBatch, "message", "a Message, MessageId or MessageBatch")
         for part in batch.parts:
             if isinstance(part, DeliveredEntry) and not len(self._redelivery):  # no timeouts to cancel
                 if (segment_consumer := self._segment_consumer_of(part.last)) is not None:
@@ -86,7 +88,9 @@ class QueueConsumer(Consumer):
             return
         self.counters.nacks += 1
         count = message.redelivery_count if isinstance(message, Message) else 0
-        self._redeliver_after(segment_consumer, one, self._nack_delay_s(count) if delay is None else seconds(delay))
+        self._redeliver_after(
+            segment_consumer, one, self._nack_delay_s(count) if delay is None else seconds(delay, "delay")
+        )
 
     async def lag(self, timeout: Seconds | None = None) -> int:
         """Ask the brokers how many messages of the topic this subscription has not acknowledged; `metrics` shows the

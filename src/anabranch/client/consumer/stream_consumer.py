@@ -17,6 +17,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from anabranch.client.arguments import check_type
 from anabranch.client.config import AckEvery, Retry, Seconds
 from anabranch.client.consumer.assignment_reconciler import (
     AssignmentReconciler,
@@ -240,6 +241,7 @@ class StreamConsumer(Consumer):
     def position(self, message: Message) -> MessageId:
         """The id of `message` with the positions handed out before it in other segments. Stored as bytes, it can be
         acknowledged later, also by another process."""
+        check_type(message, Message, "message", "a Message that this consumer received")
         vector = self._log.vector(message.delivery)
         own = self._segment_consumer_of(message.id)
         covers = tuple(one for segment_consumer, one in vector.items() if segment_consumer is not own)

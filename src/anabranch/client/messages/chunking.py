@@ -25,8 +25,10 @@ from anabranch.client.messages.compression import UNPACKED_BYTES_MAX, Compressio
 from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage, described
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import entry_head
+from anabranch.protocol.frames import FRAME_OVERHEAD_MAX
 
 HEAD_BYTES = 64  # reserved for fields that only chunks have, and the checksum
+COMMAND_BYTES = 512  # reserved for the command of a frame, to the broker and to consumers
 COMPLETE_MAX = 1000
 Place = tuple[int, int]
 
@@ -45,15 +47,22 @@ def entries_of(record: OutgoingMessage, entry_format: EntryFormat, message_bytes
     )
     if kind is not None:
         of.compression = kind.number
-    bytes_left = message_bytes_max - of.ByteSize() - HEAD_BYTES
-    if len(body) <= bytes_left:
+    if len(body) <= (body_bytes_max := _body_bytes_max(of.ByteSize(), message_bytes_max)):
         head = entry_head(of, body)
         return [Entry((record,), head, body, record.sequence_id, record.sequence_id, record.deadline)]
+    bytes_left = message_bytes_max - of.ByteSize() - HEAD_BYTES
     if entry_format.chunk_bytes is None or bytes_left < 1:
-        raise MessageTooLarge(record.size_bytes, message_bytes_max)
+        raise MessageTooLarge(len(body), body_bytes_max)
     if len(whole) > UNPACKED_BYTES_MAX:
         raise MessageTooLarge(len(whole), UNPACKED_BYTES_MAX)
     return _chunks(record, of, body, min(bytes_left, entry_format.chunk_bytes))
+
+
+def _body_bytes_max(metadata_bytes: int, message_bytes_max: int) -> int:
+    """As Pulsar counts: the limit is for the body. Metadata and commands have their own room in a frame; only metadata
+    that does not fit there takes room of the body."""
+    room = FRAME_OVERHEAD_MAX - COMMAND_BYTES - HEAD_BYTES
+    return max(0, message_bytes_max - max(0, metadata_bytes - room))
 
 
 def _chunks(record: OutgoingMessage, of: pb.MessageMetadata, body: bytes, chunk_bytes: int) -> list[Entry]:

@@ -24,6 +24,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, signed
 
 REGULAR = "persistent://"
+SHOWN_BYTES = 32  # of a body in `repr`, because messages are logged by accident
 _NO_SEGMENT = -1
 _SEGMENT_MAX = 1 << 56  # so that the first byte distinguishes a V5 id from a bare one
 _COUNT_MAX = 1 << 20
@@ -161,7 +162,9 @@ class Message:
         self._id: MessageId | None = None
 
     def __repr__(self) -> str:
-        return f"Message(id={self.id!r}, key={self.key!r}, data={self.data!r})"
+        size = len(self.data)
+        start = f"{self.data[:SHOWN_BYTES]!r}" + (f"… ({size} bytes)" if size > SHOWN_BYTES else "")
+        return f"Message(topic={self.topic!r}, id={self.id}, key={self.key!r}, data={start})"
 
     @property
     def id(self) -> MessageId:

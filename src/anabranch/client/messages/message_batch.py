@@ -23,6 +23,9 @@ class MessageBatch(Sequence[Message]):
         self.parts = parts
         self.delivery = delivery  # running number of its last message within its stream consumer
 
+    def __repr__(self) -> str:
+        return f"<MessageBatch of {len(self)} messages>"
+
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from anabranch.client.arguments import check_properties, check_whole, is_text
 from anabranch.client.errors import BadOption
 from anabranch.client.messages.compression import Compression
 from anabranch.protocol import pulsar_pb2 as pb
@@ -72,32 +73,13 @@ class OutgoingMessage:
         self.size_bytes = size
 
 
-SEQUENCE_MAX = (1 << 63) - 1
-
-
 def check(key: Any, properties: Any, sequence_id: Any) -> None:
     """Raises BadOption for values that cannot be encoded. Found later, they would fail their whole batch."""
-    if key is not None and not isinstance(key, bytes) and not _is_text(key):
+    if key is not None and not isinstance(key, bytes) and not is_text(key):
         raise BadOption(f"a key must be text or bytes, not {key!r}")
-    if sequence_id is not None and not (isinstance(sequence_id, int) and 0 <= sequence_id <= SEQUENCE_MAX):
-        raise BadOption(f"sequence_id must be an integer from 0 to {SEQUENCE_MAX}, not {sequence_id!r}")
-    if properties is None:
-        return
-    if not isinstance(properties, Mapping):
-        raise BadOption(f"properties must be a mapping, not {type(properties).__name__}")
-    for name, text in properties.items():
-        if not (_is_text(name) and _is_text(text)):
-            raise BadOption(f"names and values of properties must be text: {name!r}: {text!r}")
-
-
-def _is_text(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    try:
-        value.isascii() or value.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
-    return True
+    if sequence_id is not None:
+        check_whole(sequence_id, "sequence_id", 0)
+    check_properties(properties)
 
 
 @dataclass(slots=True, eq=False)

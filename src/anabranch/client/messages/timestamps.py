@@ -30,7 +30,7 @@ def delivery_ms(now_ms: int, after: Seconds | None, at: Moment | None) -> int:
         return 0 if at is None else milliseconds(at, "deliver_at")
     if at is not None:
         raise BadOption("give either deliver_after or deliver_at")
-    delay_ms = seconds(after) * 1000
+    delay_ms = seconds(after, "deliver_after") * 1000
     if not 0 <= delay_ms <= LATEST_MS - now_ms:  # false for NaN, too
         raise BadOption(f"deliver_after must not be negative or too large: {after!r}")
     return now_ms + int(delay_ms)

@@ -117,8 +117,8 @@ class Bulk:
         publish_time: int,
         deadline: float,
     ) -> list[BulkPart] | None:
-        """The entries per lane, rows numbered from `first` on; None when a message needs chunks. Raises when a row can
-        never be sent."""
+        """The entries per lane, rows numbered from `first` on; None: rows must be sent one by one. Raises when a row
+        can never be sent."""
         tracks, segments = router.tracks, None
         if len(tracks) > 1:
             keys = [None] * self.rows if self.keys is None else self.keys
@@ -132,13 +132,19 @@ class Bulk:
                 raise track.lane.dead
             largest = max(one.size for one in entries)
             if largest > track.lane.message_bytes_max:
-                if style.chunk_bytes is None:
-                    raise MessageTooLarge(largest, track.lane.message_bytes_max)
+                if style.chunk_bytes is None and style.compression is Compression.NONE:
+                    self._check_sizes(track.lane.message_bytes_max)
                 return None
             bulk_entries = [BulkEntry(self, one, first, order, publish_time, deadline) for one in entries]
             ready = [one.entry(whole) for one, whole in zip(bulk_entries, entries, strict=True)]
             parts.append(BulkPart(track, ready, sum(one.size_bytes for one in bulk_entries)))
         return parts
+
+    def _check_sizes(self, message_bytes_max: int) -> None:
+        """Raises if a row is too large, so that the call fails as a whole. Compressed rows are checked one by one."""
+        largest = max(map(len, self._lists()[0]))
+        if largest > message_bytes_max:
+            raise MessageTooLarge(largest, message_bytes_max)
 
     def _written(
         self,

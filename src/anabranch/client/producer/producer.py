@@ -88,16 +88,23 @@ class Producer:
         self._next_sequence = known + 1
         return self
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"pending_bytes={self.pending_bytes}"
+        return f"<Producer topic={self.topic} name={self.name} {state}>"
+
     @property
     def is_closed(self) -> bool:
+        """Whether `close` was called."""
         return self._is_closed
 
     @property
     def topic(self) -> str:
+        """The topic, with its full name."""
         return self._segments.topic
 
     @property
     def name(self) -> str:
+        """The name of this producer, given or generated."""
         return self._options.name
 
     @property
@@ -157,7 +164,7 @@ class Producer:
         `sequence_id` that is not above what this name has stored, it is not stored again.
         """
         try:
-            async with asyncio.timeout(None if timeout is None else seconds(timeout)):
+            async with asyncio.timeout(None if timeout is None else seconds(timeout, "timeout")):
                 record = self._record(
                     self._encode(value), key, properties, event_time, deliver_after, deliver_at, sequence_id
                 )
@@ -206,7 +213,7 @@ class Producer:
         """Many messages in one call, in their order; returns their ids when all are stored. Columns are lists, or Arrow
         arrays with pyarrow installed. Waits for memory first, as `send` does. When it raises, some may be stored."""
         try:
-            async with asyncio.timeout(None if timeout is None else seconds(timeout)):
+            async with asyncio.timeout(None if timeout is None else seconds(timeout, "timeout")):
                 done: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
                 bulk = self._bulk(values, keys, properties, event_times, done)
                 await self._memory.wait(bulk.estimated_bytes())
@@ -240,7 +247,7 @@ class Producer:
         self._flushes.append(waiting)
         self._settle_flushes()
         try:
-            async with asyncio.timeout(None if timeout is None else seconds(timeout)):
+            async with asyncio.timeout(None if timeout is None else seconds(timeout, "timeout")):
                 await done
         except TimeoutError as error:
             trouble = self._state.trouble
@@ -254,7 +261,7 @@ class Producer:
         if self._is_closed:
             return
         self._is_closed = True
-        timeout_s = self._options.operation_timeout_s if timeout is None else seconds(timeout)
+        timeout_s = self._options.operation_timeout_s if timeout is None else seconds(timeout, "timeout")
         try:
             await self.flush(timeout_s)
         except TimedOut:

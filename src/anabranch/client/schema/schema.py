@@ -18,7 +18,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from anabranch.client.errors import SchemaMismatch
+from anabranch.client.arguments import shown
+from anabranch.client.errors import BadOption, SchemaMismatch
 from anabranch.model.schema import Schema as Definition
 from anabranch.model.schema import SchemaType
 
@@ -167,6 +168,8 @@ def schema_of(wanted: Schema | type | None) -> Schema | None:
         from anabranch.client.schema.json_avro import Json
 
         return Json(wanted)
+    if wanted is not None and not hasattr(wanted, "reader_of"):
+        raise BadOption(f"schema must be a schema of `anabranch.schema`, a class or None, not {shown(wanted)}")
     return wanted
 
 

@@ -21,6 +21,7 @@ from anabranch.client.producer.segment_producer_state import (
 )
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import checksum_ok, metadata, split_batch
+from anabranch.protocol.frames import FRAME_OVERHEAD_MAX, MESSAGE_BYTES_MAX
 from anabranch.protocol.keyhash import murmur3_32
 
 ONE_BY_ONE = Batching(max_messages=1)
@@ -186,8 +187,28 @@ def test_too_large_message_is_refused_without_change() -> None:
     lane = SegmentProducerState("p", BY_THREE)
     lane.opened(message_bytes_max=1000)
     with pytest.raises(MessageTooLarge):
-        lane.append(OutgoingMessage(0, b"x" * 1000))
+        lane.append(OutgoingMessage(0, b"x" * 1001))
     assert lane.is_idle
+
+
+def test_message_of_exactly_the_limit_is_sent() -> None:
+    """As Pulsar counts: the metadata has its own room in a frame."""
+    lane = SegmentProducerState("p", BY_THREE)
+    lane.opened(message_bytes_max=1000)
+    (effect,) = lane.append(OutgoingMessage(0, b"x" * 1000, "key", {"a": "b"}))
+    assert isinstance(effect, Transmit) and len(effect.entry.body) == 1000
+
+
+def test_metadata_without_room_in_the_frame_counts_as_part_of_the_message() -> None:
+    lane = SegmentProducerState("p", BY_THREE)
+    lane.opened(message_bytes_max=MESSAGE_BYTES_MAX)
+    large = {"a": "b" * FRAME_OVERHEAD_MAX}
+    with pytest.raises(MessageTooLarge) as caught:
+        lane.append(OutgoingMessage(0, b"x" * MESSAGE_BYTES_MAX, None, large))
+    assert MESSAGE_BYTES_MAX - 2000 < caught.value.message_bytes_max < MESSAGE_BYTES_MAX
+    (effect,) = lane.append(OutgoingMessage(0, b"x" * caught.value.message_bytes_max, None, large))
+    assert isinstance(effect, Transmit)
+    assert sum(map(len, effect.entry.frame(1))) <= MESSAGE_BYTES_MAX + FRAME_OVERHEAD_MAX - 400
 
 
 def test_delayed_message_is_a_separate_entry_in_its_place() -> None:
