@@ -260,7 +260,7 @@ class ProducerWorld:
                     self.check_barrier(track, entry)
                     line.to_broker.append(entry)
                 case Stored(records, _, _):
-                    self.stored += [record.value.decode() for record in records]
+                    self.stored += [(record.value or b"").decode() for record in records]
                 case Failed(_, error):
                     self.failures.append(error)
                 case Arm():

@@ -48,7 +48,7 @@ def as_object(message: Message) -> dict[str, Any]:
     """For programs. The payload is text where it is UTF-8, otherwise base64 under another name."""
     shown: dict[str, Any] = {"id": str(message.id), "topic": place_of(message), "key": key_of(message)}
     try:
-        shown["payload"] = message.data.decode("utf-8")
+        shown["payload"] = None if message.is_tombstone else message.data.decode("utf-8")
     except UnicodeDecodeError:
         shown["payload_base64"] = base64.b64encode(message.data).decode()
     shown["publish_time_ms"] = message.publish_time
@@ -66,7 +66,7 @@ def as_object(message: Message) -> dict[str, Any]:
 def as_line(message: Message) -> str:
     """For people: id, key if any, payload."""
     key = "" if message.key is None else f"  {key_of(message)}"
-    text = message.data.decode("utf-8", errors="backslashreplace")
+    text = "(no value)" if message.is_tombstone else message.data.decode("utf-8", errors="backslashreplace")
     return f"{message.id}{key}  {text}"
 
 

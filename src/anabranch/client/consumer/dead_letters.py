@@ -78,7 +78,7 @@ class DeadLetters:
         try:
             sender = await self._sender(topic)
             await sender.send(
-                message.data,
+                None if message.is_tombstone and message.key is not None else message.data,
                 key=message.key,
                 properties=provenance(message, self._subscription),
                 event_time=message.event_time,

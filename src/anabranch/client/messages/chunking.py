@@ -40,7 +40,7 @@ def entries_of(record: OutgoingMessage, entry_format: EntryFormat, message_bytes
     """Entries of a message that is too large for one entry uncompressed: one entry if compression is enough, otherwise
     chunks. Raises MessageTooLarge if chunking is off or the message exceeds the limit for assembly."""
     of = described(record, entry_format)
-    whole = record.value
+    whole = record.value or b""
     of.uncompressed_size = len(whole)
     kind, body = (
         packed(whole, entry_format.compression) if entry_format.compression is not Compression.NONE else (None, whole)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import overload
 
-from anabranch.client.messages.message import Message, MessageId, Origin
+from anabranch.client.messages.message import NULL, Message, MessageId, Origin
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.codec import NO_SEQUENCE, Body, Run, core
 from anabranch.protocol.codec.reading import alone
@@ -46,10 +46,11 @@ class EntryContents:
         version = of.schema_version if of.HasField("schema_version") else None
         return Run(columns, [0], [of.publish_time], [of.producer_name], [of.sequence_id], [self.size], [version], [])
 
-    def values(self) -> list[bytes]:
+    def values(self) -> list[bytes | None]:
+        """None: a null value."""
         if self._rows is None:
-            return [bytes(self._body)]
-        return [one or b"" for one in self._rows.values()]
+            return [None if self.of.null_value else bytes(self._body)]
+        return self._rows.values()
 
     def keys(self) -> list[str | bytes | None]:
         return [self._key()] if self._rows is None else self._rows.keys()
@@ -68,25 +69,30 @@ class EntryContents:
                 return []
             properties = {pair.key: pair.value for pair in of.properties} if of.properties else NO_PROPERTIES
             time = of.event_time or None
-            return [Message(origin, -1, bytes(self._body), self._key(), properties, time, of.sequence_id)]
+            data = NULL if of.null_value else bytes(self._body)
+            return [Message(origin, -1, data, self._key(), properties, time, of.sequence_id)]
         indexes, values, keys, sequences, times, properties_list = rows.listing()
         if NO_SEQUENCE in sequences:
             own = of.sequence_id
             sequences = [own if one == NO_SEQUENCE else one for one in sequences]
         if wanted == (1 << size) - 1 and properties_list is None and times is None:
             return [
-                Message(origin, index, value or b"", key, NO_PROPERTIES, None, sequence)
+                Message(origin, index, NULL if value is None else value, key, NO_PROPERTIES, None, sequence)
                 for index, (value, key, sequence) in enumerate(zip(values, keys, sequences, strict=True))
             ]
         return [
             Message(
-                origin, index, values[row] or b"", keys[row],
+                origin, index, _body_of(values[row]), keys[row],
                 NO_PROPERTIES if properties_list is None else properties_list[row],
                 None if times is None else times[row] or None, sequences[row],
             )
             for row, index in enumerate(indexes)
             if wanted >> index & 1
         ]  # fmt: skip
+
+
+def _body_of(value: bytes | None) -> bytes:
+    return NULL if value is None else value
 
 
 class DeliveredEntry(Sequence[Message]):

@@ -130,9 +130,19 @@ class Origin:
         self.where = (topic, lane)
 
 
+class _Null(bytes):
+    """The type of `NULL`."""
+
+    __slots__ = ()
+
+
+NULL = _Null()
+"""The body of a message without a value: empty, and recognised by its identity, so that messages need no flag."""
+
+
 class Message:
     """One received message. Times are milliseconds since 1970; `event_time` is None if the producer set none. `data` is
-    the body as it was sent, `value` the body decoded by the consumer's schema."""
+    the body as it was sent, `value` the body decoded by the consumer's schema; None for a tombstone."""
 
     __slots__ = (
         "_id", "_value", "batch_index", "data", "decoder", "delivery", "event_time", "key", "origin", "properties",
@@ -163,7 +173,9 @@ class Message:
 
     def __repr__(self) -> str:
         size = len(self.data)
-        start = f"{self.data[:SHOWN_BYTES]!r}" + (f"… ({size} bytes)" if size > SHOWN_BYTES else "")
+        start = "None" if self.data is NULL else repr(self.data[:SHOWN_BYTES])
+        if size > SHOWN_BYTES:
+            start += f"… ({size} bytes)"
         return f"Message(topic={self.topic!r}, id={self.id}, key={self.key!r}, data={start})"
 
     @property
@@ -197,8 +209,16 @@ class Message:
         return self.origin.schema_version
 
     @property
+    def is_tombstone(self) -> bool:
+        """True if the message has no value: `value` is None and `data` is empty. Compaction removes its key."""
+        return self.data is NULL
+
+    @property
     def value(self) -> Any:
-        """The body, decoded at the first access; raises SchemaMismatch if it cannot be. Without a schema: bytes."""
+        """The body, decoded at the first access; raises SchemaMismatch if it cannot be. Without a schema: bytes. None
+        for a tombstone."""
+        if self.data is NULL:
+            return None
         if self.decoder is None:
             return self.data
         if self._value is _UNREAD:

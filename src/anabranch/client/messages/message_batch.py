@@ -53,7 +53,7 @@ class MessageBatch(Sequence[Message]):
         return last_id(self.parts[-1])
 
     def values(self) -> list[Any]:
-        """The bodies, decoded by the consumer's schema if it has one."""
+        """The bodies, decoded by the consumer's schema if it has one; None for a tombstone."""
         found: list[Any] = []
         for part in self.parts:
             if isinstance(part, DeliveredEntry) and part.is_untouched:
@@ -120,7 +120,7 @@ def _key_text(message: Message) -> str | None:
 _OF_MESSAGES: dict[str, Callable[[Message], Any]] = {
     "key": _key_text,
     "key_bytes": lambda one: one.key.encode() if isinstance(one.key, str) else one.key,
-    "value": lambda one: one.data,
+    "value": lambda one: None if one.is_tombstone else one.data,
     "properties": lambda one: list(one.properties.items()),
     "publish_time": lambda one: one.publish_time,
     "event_time": lambda one: one.event_time,

@@ -26,7 +26,7 @@ class OutgoingMessage:
     """One message to send. `ticket` is returned to the owner with the outcome."""
 
     sequence_id: int
-    value: bytes
+    value: bytes | None  # None: a null value
     key: str | bytes | None
     properties: Mapping[str, str] | None
     event_time_ms: int
@@ -42,7 +42,7 @@ class OutgoingMessage:
     def __init__(  # written out: `__post_init__` would cost a third more per message
         self,
         sequence_id: int,
-        value: bytes,
+        value: bytes | None,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int = 0,
@@ -65,12 +65,18 @@ class OutgoingMessage:
         self.hash = hash
         self.order = order
         self.is_doubtful = False
-        size = len(value) + RECORD_OVERHEAD_BYTES
+        size = RECORD_OVERHEAD_BYTES if value is None else len(value) + RECORD_OVERHEAD_BYTES
         if key:
             size += len(key)
         if properties:
             size += sum(len(name) + len(text) + 8 for name, text in properties.items())
         self.size_bytes = size
+
+
+def check_tombstone(key: Any) -> None:
+    """For a message without a value. Without a key it would delete nothing, so it is a mistake."""
+    if key is None:
+        raise BadOption("a message with the value None deletes its key, so it needs key=")
 
 
 def check(key: Any, properties: Any, sequence_id: Any) -> None:
@@ -150,6 +156,8 @@ def described(record: OutgoingMessage, entry_format: EntryFormat) -> pb.MessageM
         of.event_time = record.event_time_ms
     if record.deliver_at_ms:
         of.deliver_at_time = record.deliver_at_ms
+    if record.value is None:
+        of.null_value = True
     return of
 
 

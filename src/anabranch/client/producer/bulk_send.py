@@ -93,7 +93,7 @@ class Bulk:
         if keys is not None and len(keys) != self.rows:
             raise BadColumn(f"{len(keys)} keys for {self.rows} values")
         if values.null_count if is_arrow(values) else not all(values) and None in values:
-            raise BadColumn("a value is missing")
+            _check_tombstones(values, keys)
         self.sent = Sent(topic, self.rows)
         self._left = self.rows
         self._error: ClientError | None = None
@@ -142,7 +142,7 @@ class Bulk:
 
     def _check_sizes(self, message_bytes_max: int) -> None:
         """Raises if a row is too large, so that the call fails as a whole. Compressed rows are checked one by one."""
-        largest = max(map(len, self._lists()[0]))
+        largest = max(map(len, filter(None, self._lists()[0])))
         if largest > message_bytes_max:
             raise MessageTooLarge(largest, message_bytes_max)
 
@@ -308,6 +308,14 @@ class BulkEntry(Sequence[OutgoingMessage]):
 
     def stored(self, lane: int, ledger: int, position: int) -> None:
         self._bulk.stored(self._rows, ledger, position, lane)
+
+
+def _check_tombstones(values: Column, keys: Column | None) -> None:
+    """A missing value deletes its key, so it needs one."""
+    listed = [None] * len(values) if keys is None else rows_of(keys, "keys")
+    for row, (value, key) in enumerate(zip(rows_of(values, "values"), listed, strict=True)):
+        if value is None and key is None:
+            raise BadColumn(f"row {row} has neither value nor key; a missing value deletes its key")
 
 
 def _bytes_of(column: Column) -> int:

@@ -29,7 +29,7 @@ class OpenBatch(Sequence[OutgoingMessage]):
     def __init__(self, first: OutgoingMessage) -> None:
         self.publish_time_ms = first.publish_time_ms
         self.deadline = first.deadline
-        self.values: list[bytes] = []
+        self.values: list[bytes | None] = []  # None: a null value
         self.keys: list[str | bytes | None] = []
         self.sequence_ids: list[int] = []
         self.orders: list[int] = []
@@ -53,7 +53,7 @@ class OpenBatch(Sequence[OutgoingMessage]):
         self.join(record.value, record.key, record.sequence_id, record.order, record.ticket, record.size_bytes)
 
     def join(
-        self, value: bytes, key: str | bytes | None, sequence_id: int, order: int, ticket: Any, size_bytes: int
+        self, value: bytes | None, key: str | bytes | None, sequence_id: int, order: int, ticket: Any, size_bytes: int
     ) -> None:
         """Add a message that has only a value and a key."""
         self.values.append(value)
@@ -138,7 +138,7 @@ def sealed(records: Sequence[OutgoingMessage], style: EntryFormat) -> Entry:
     first = batch[0]
     body: bytes | bytearray
     if len(batch) == 1:
-        of, body = described(first, style), first.value
+        of, body = described(first, style), first.value or b""
     else:
         of, body = head(first, style), batch.body()
         of.num_messages_in_batch = len(batch)

@@ -14,7 +14,7 @@ from anabranch.client.config import Seconds, seconds
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import ClientError, Closed, TimedOut
 from anabranch.client.messages.message import MessageId
-from anabranch.client.messages.outgoing import RECORD_OVERHEAD_BYTES, OutgoingMessage, check
+from anabranch.client.messages.outgoing import RECORD_OVERHEAD_BYTES, OutgoingMessage, check, check_tombstone
 from anabranch.client.messages.timestamps import Moment, delivery_ms, milliseconds
 from anabranch.client.metrics.counters import ProducerCounters
 from anabranch.client.metrics.latencies import quantile
@@ -157,6 +157,8 @@ class Producer:
     ) -> MessageId:
         """Returns when the message is stored. Waits for memory first; waiting sends keep the order of their calls.
 
+        The value None, with a key, is a tombstone: compaction removes the key.
+
         Moments are milliseconds since 1970 or a datetime with a time zone. A message with `deliver_after` (from now) or
         `deliver_at` is delivered to queue consumers only then; other consumers receive it in its place.
 
@@ -166,7 +168,13 @@ class Producer:
         try:
             async with asyncio.timeout(None if timeout is None else seconds(timeout, "timeout")):
                 record = self._record(
-                    self._encode(value), key, properties, event_time, deliver_after, deliver_at, sequence_id
+                    None if value is None else self._encode(value),
+                    key,
+                    properties,
+                    event_time,
+                    deliver_after,
+                    deliver_at,
+                    sequence_id,
                 )
                 await self._memory.wait(record.size_bytes)
                 return await self._append(record)
@@ -186,9 +194,10 @@ class Producer:
         sequence_id: int | None = None,
     ) -> asyncio.Future[MessageId]:
         """Order is fixed now; the future has the id when the message is stored. Raises QueueFull at the limit."""
-        data = self._encode(value)
+        data = None if value is None else self._encode(value)
         if (
-            properties is None
+            data is not None
+            and properties is None
             and event_time is None
             and deliver_after is None
             and deliver_at is None
@@ -307,7 +316,7 @@ class Producer:
 
     def _record(
         self,
-        data: bytes,
+        data: bytes | None,
         key: str | bytes | None,
         properties: Mapping[str, str] | None,
         event_time: Moment | None,
@@ -318,6 +327,8 @@ class Producer:
         if self._is_closed:
             raise Closed("the producer is closed")
         check(key, properties, sequence_id)
+        if data is None:
+            check_tombstone(key)
         now_ms = self._clock.now_ms()
         timeout_s = self._options.send_timeout_s
         return OutgoingMessage(
@@ -344,7 +355,7 @@ class Producer:
                 done.set_exception(outcome)
 
         if self._options.schema is not None:
-            values = [self._encode(value) for value in values]
+            values = [None if value is None else self._encode(value) for value in values]
         return Bulk(values, keys, properties, event_times, self.topic, settled)
 
     def _append_bulk(self, bulk: Bulk) -> None:
