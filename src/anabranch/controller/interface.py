@@ -165,6 +165,7 @@ class LedGroup:
     consumers: int
     generation: int  # raised by every assignment
     drained: int  # number of drained segments
+    waiting: int = 0  # number of segments that wait until their ancestors are drained
 
 
 @dataclass(slots=True)

@@ -69,6 +69,7 @@ def _group_of(members: GroupCoordinator) -> dict[str, Any]:
         },
         "leaving": leaving,
         "drained": sorted(group.drain.drained),
+        "waiting": {str(one): list(ancestors) for one, ancestors in group.waiting.items()},
         "positions": {
             str(one): f"{reached.passed.ledger}:{reached.passed.entry}"
             for one, reached in sorted(group.progress.reached.items())
@@ -88,6 +89,7 @@ def led_topic(leader: TopicController) -> LedTopic | None:
             len(members.group.sessions.names),
             members.group.assignment.generation,
             len(members.group.drain.drained),
+            len(members.group.waiting),
         )
         for name, members in sorted(leader.members.items())
     )

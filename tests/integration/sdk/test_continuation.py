@@ -15,9 +15,12 @@ import pytest
 import anabranch
 from anabranch import Message, StreamConsumer
 from anabranch.broker.topic.topic import Topic
+from anabranch.cli.output.scalable_topic import stats_view
 from anabranch.client.async_resource import AsyncResource
 from anabranch.client.connection import connection_state
+from anabranch.client.consumer import stream_segment_consumer
 from anabranch.client.consumer.segment_consumer import SegmentConsumer
+from anabranch.controller.group import stall_watch
 from anabranch.model.names import TopicName
 from anabranch.model.segment import backing_topic
 from anabranch.node.node import Node
@@ -177,6 +180,27 @@ async def test_acks_of_a_child_wait_until_those_of_its_parent_are_confirmed(
     assert left[1] + left[2] == 12
 
 
+async def test_assignment_that_arrives_during_close_releases_the_acks_of_children(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller says that the parent is drained, and the confirmation of its acks never comes."""
+    await world.create()
+    confirm = SegmentConsumer._confirmed
+
+    def lost(self: SegmentConsumer, number: int, answer: asyncio.Future[object]) -> None:
+        if self.spec.segment_id != 0:
+            confirm(self, number, answer)
+
+    async with opened(world) as consumer:
+        await world.publish(12)
+        await world.split(0)
+        await world.publish(12)
+        messages = await received(consumer, 24)
+        monkeypatch.setattr(SegmentConsumer, "_confirmed", lost)
+        await consumer.ack_cumulative(messages[-1])
+    assert set((await backlogs(world)).values()) == {0}
+
+
 async def test_child_of_another_consumer_waits_for_the_acknowledgement(world: World) -> None:
     await world.create()
     async with opened(world, name="a") as first, opened(world, name="b") as second:
@@ -245,3 +269,36 @@ async def test_rewind_returns_to_the_parent_while_children_are_read(world: World
         assert_ordered(await received(consumer, 24), world.all)
         await consumer.ack_cumulative(before[-1])  # from before the seek: covers nothing
     assert sum((await backlogs(world)).values()) == 24
+
+
+async def test_stall_is_logged_once_and_shown_in_stats(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Client and broker say which segment is not acknowledged, and which segments wait for it."""
+    monkeypatch.setattr(stream_segment_consumer, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(stall_watch, "STALL_SECONDS", 0.05)
+    await world.create()
+    async with opened(world, name="a") as first, opened(world, name="b") as second:
+        reader = first if lanes(first) else second
+        await world.publish(12)
+        messages = await received(reader, 12)
+        await reader.ack_cumulative(messages[9])
+        await world.split(0)
+        await until(lambda: len(lanes(reader)) == 2)
+        (waiting,) = {1, 2} - lanes(reader)
+        client = f"segment 0 is sealed and read; 2 messages are not acknowledged; segments {waiting} wait for them"
+        broker = (
+            "segment 0 is sealed and its position does not move; 2 messages are not acknowledged; "
+            f"segments {waiting} wait for them"
+        )
+        await until(lambda: client in caplog.text and broker in caplog.text)
+        stats = await world.admin.stats(TOPIC)
+        assert stats["subscriptions"]["s"]["waiting"] == {str(waiting): [0]}
+        line = f"subscription s: segments {waiting} wait until 2 messages of 0 are acknowledged"
+        assert line in stats_view(stats)
+        (led,) = service_of(world.node).led()
+        assert [group.waiting for group in led.groups] == [1]
+        assert await nothing(second if reader is first else first)
+        assert caplog.text.count(client) == caplog.text.count(broker) == 1
+        await reader.ack_cumulative(messages[-1])
+        await until(lambda: [group.waiting for group in service_of(world.node).led()[0].groups] == [0])

@@ -193,6 +193,7 @@ class ScalableAdmin:
             "generation": found.get("generation", 0),
             "sessions": [{"name": consumer, **facts} for consumer, facts in sorted(found.get("consumers", {}).items())],
             "drained": found.get("drained", []),
+            "waiting": found.get("waiting", {}),
             "segments": positions_of(record.segments, figures, name, found),
         }
 

@@ -43,6 +43,7 @@ GROUPS = (
     gauge("anabranch_scalable_consumers", "Consumers that share the segments, including those in their grace period"),
     gauge("anabranch_scalable_assignment_generation", "Generation of the assignment: grows with every rebalance"),
     gauge("anabranch_scalable_drained_segments", "Segments that the subscription has drained"),
+    gauge("anabranch_scalable_waiting_segments", "Segments that no consumer gets until their parents are acknowledged"),
 )
 
 Group = tuple[tuple[Family, ...], list[Row]]
@@ -68,7 +69,7 @@ def scalable_groups(totals: Totals, led: Sequence[LedTopic], topics_max: int) ->
         counts = auto.splits, auto.merges, auto.split_suppressed_max_segments, auto.merge_suppressed_max_depth
         topics.append((name, (one.active, one.sealed, one.epoch, int(one.is_changing), one.active, *counts)))
         groups += [
-            (f'{name},subscription="{escaped(it.subscription)}"', (it.consumers, it.generation, it.drained))
+            (f'{name},subscription="{escaped(it.subscription)}"', (it.consumers, it.generation, it.drained, it.waiting))
             for it in one.groups
         ]
     return [(TOTALS, [(where, done)]), (TOPICS, topics), (GROUPS, groups)]

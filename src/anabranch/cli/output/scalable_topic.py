@@ -104,7 +104,24 @@ def stats_view(value: Values) -> str:
     ]
     lines.append(table(("subscription", "type", "consumers", "backlog"), names))
     where = [(name, *row) for name, one in found.items() for row in position_rows(one) if not row[3]]
-    return "\n".join([*lines, "", table(("subscription", *POSITION_HEADS), where)] if where else lines)
+    if where:
+        lines += ["", table(("subscription", *POSITION_HEADS), where)]
+    waits = [f"subscription {name}: {line}" for name, one in found.items() for line in waiting_lines(one)]
+    return "\n".join([*lines, "", *waits] if waits else lines)
+
+
+def waiting_lines(subscription: Values) -> list[str]:
+    """The segments that wait until others are acknowledged, a line per set of segments that they wait for."""
+    waiting: dict[tuple[int, ...], list[int]] = {}
+    for key, ancestors in (subscription.get("waiting") or {}).items():
+        waiting.setdefault(tuple(ancestors), []).append(int(key))
+    segments = subscription.get("segments") or {}
+    lines = []
+    for ancestors, children in sorted(waiting.items()):
+        left = sum((segments.get(str(one)) or {}).get("backlog") or 0 for one in ancestors)
+        messages = f"{left} messages of " if left else ""
+        lines.append(f"segments {_ids(sorted(children))} wait until {messages}{_ids(ancestors)} are acknowledged")
+    return lines
 
 
 POSITION_HEADS = ("segment", "position", "backlog", "drained", "consumer")
@@ -136,6 +153,8 @@ def subscription_view(value: Values) -> str:
     text = pairs({name: one for name, one in sums.items() if one is not None})
     if rows := position_rows(value):
         text = f"{text}\n\n{table(POSITION_HEADS, rows)}"
+    if waits := waiting_lines(value):
+        text = "\n".join([text, "", *waits])
     sessions = value.get("sessions") or []
     if not sessions:
         return f"{text}\n\nno consumers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anabranch.cli.output.scalable_topic import operation_line
+from anabranch.cli.output.scalable_topic import operation_line, waiting_lines
 
 Values = Mapping[str, Any]
 
@@ -38,6 +38,8 @@ def changes(before: Values | None, now: Values) -> list[str]:
             lines.append(f"subscription {name} is there")
         elif (old[name] or {}).get("consumerCount", 0) != count:
             lines.append(f"subscription {name} has {count} consumers")
+        if name in new and set(waits := waiting_lines(new[name] or {})) != set(waiting_lines(old.get(name) or {})):
+            lines += [f"subscription {name}: {line}" for line in waits]
     return lines
 
 

@@ -307,6 +307,10 @@ class StreamConsumer(Consumer):
             generation=part.first_generation,
         )
         session.controller_session = ControllerSession(part.watch, spec, session, self._context)
+        watch = session.ordered.watch_stalls(
+            self._last, self._context.clock, options.subscription, lambda: self._sessions.get(part) is not session
+        )
+        self._tasks.spawn(watch, "stalls")
         session.task = self._tasks.spawn(session.controller_session.run(), "controller")
 
     def _end_session(self, session: StreamSession) -> None:
@@ -333,8 +337,10 @@ class StreamConsumer(Consumer):
         self._queue.fail(error)
 
     def apply_assignment(self, session: StreamSession, effects: Sequence[Effect]) -> None:
-        if self._is_closed:
-            return  # assignments may still arrive while it closes
+        if self._is_closed:  # assignments may still arrive while it closes; they may release acks
+            session.ordered.order_acks()
+            self._acks_sent.set()
+            return
         part = session.part
         for effect in effects:
             match effect:

@@ -23,7 +23,12 @@ from anabranch.client.messages.message import MessageId
 from anabranch.model.position import Position
 from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.protocol.entry import Bytes
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 
+log = get_logger(__name__)
+
+STALL_SECONDS = 5.0  # between two looks; a segment that waits for acks at both is reported
 PARENTS = "parents first"  # reason for holding a segment in the receive queue
 
 
@@ -158,6 +163,45 @@ class OrderedSegments:
             segment = layout.segments.get(one.spec.segment_id)
             if segment is not None and isinstance(one, StreamSegmentConsumer) and not segment.is_active:
                 one.find_end(segment.last_position, on_found)
+
+    def stalls(self, last: Mapping[SegmentConsumer, MessageId]) -> dict[int, tuple[int, list[int]]]:
+        """Sealed segments that are read, not acknowledged, and that children wait for which are not attached here: by
+        segment, the number of messages and the children."""
+        layout, segment_consumers = self._part.view.layout, self._part.segment_consumers
+        found = {}
+        for segment_id, one in segment_consumers.items():
+            segment = layout.segments.get(segment_id)
+            if segment is None or segment.is_active or one.is_at_end or not is_read_to_end(one, last.get(one)):
+                continue
+            children = [child for child in segment.child_ids if child not in segment_consumers]
+            if children and one.state.unacknowledged:
+                found[segment_id] = one.state.unacknowledged, children
+        return found
+
+    async def watch_stalls(
+        self,
+        last: Mapping[SegmentConsumer, MessageId],
+        clock: Clock,
+        subscription: str,
+        is_over: Callable[[], bool],
+    ) -> None:
+        """Warn once about each sealed segment that is read and not acknowledged while its children wait for that."""
+        before: set[int] = set()
+        warned: set[int] = set()
+        while not is_over():
+            await clock.sleep(STALL_SECONDS)
+            now = self.stalls(last)
+            for segment_id in sorted((now.keys() & before) - warned):
+                unacknowledged, children = now[segment_id]
+                log.warning(
+                    "segment %d is sealed and read; %d messages are not acknowledged; segments %s wait for them",
+                    segment_id,
+                    unacknowledged,
+                    ", ".join(map(str, children)),
+                    extra={"topic": str(self._part.view.topic), "subscription": subscription},
+                )
+                warned.add(segment_id)
+            before, warned = set(now), warned & now.keys()
 
     def ack_ancestors(self, covered: Iterable[SegmentConsumer]) -> None:
         """A cumulative ack of a segment covers all of its ancestors."""

@@ -16,6 +16,7 @@ It knows the topic's leader only by the Protocol `TopicLeader`, and does not imp
 | `implicit_leave` | detects that a client without a LEAVE command is gone |
 | `owner_requests` | requests to segment owners, retried until confirmed |
 | `retention_holds` | retention holds of checkpoint groups |
+| `stall_watch` | warns about sealed segments that are not acknowledged while others wait |
 | `topic_groups` | the groups of one topic |
 | `topic_leader` | Protocol: the topic's leader, as its groups need it |
 """

@@ -25,6 +25,7 @@ from anabranch.controller.group.group_state import GroupState
 from anabranch.controller.group.implicit_leave import ImplicitLeaveDetector
 from anabranch.controller.group.owner_requests import SegmentOwners, together
 from anabranch.controller.group.retention_holds import Holds
+from anabranch.controller.group.stall_watch import StallWatch
 from anabranch.controller.group.topic_leader import TopicLeader
 from anabranch.controller.interface import AssignedSegments, AssignmentListener
 from anabranch.controller.record_store import RecordStore
@@ -110,6 +111,14 @@ class GroupCoordinator:
             leader, subscription.name, record.incarnation, lambda: me.record.segments, lambda: me.is_over
         )
         self._holds = Holds(self.group, lambda: me.record.segments, self._owners.hold, leader.clock)
+        self._stalls = StallWatch(
+            self.group,
+            subscription.name,
+            self._owners.ref,
+            leader.measure,
+            leader.clock,
+            lambda: me.is_over,
+        )
         self._numbers = count(1)
         self._links: dict[int, ConsumerLink] = {}  # by number
         self._joining: set[ConsumerLink] = set()  # registrations that are not answered, also those that were fenced
@@ -268,6 +277,9 @@ class GroupCoordinator:
     def _deliver(self, event: grouping.Event) -> None:
         if not self.is_over and not self._leader.is_over:
             self._perform(self.group.handle(event, self._leader.clock.now_ms()))
+            if self.group.drain.has_blocked and self.subscription.kind.has_cursors and not self._stalls.is_running:
+                self._stalls.is_running = True
+                self._leader.spawn(self._stalls.run(), "watch stalls")
 
     def _perform(self, effects: list[grouping.Effect]) -> None:
         for effect in effects:

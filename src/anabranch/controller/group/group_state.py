@@ -109,6 +109,16 @@ class GroupState:
         return self._move is not None and not self._move.is_over
 
     @property
+    def waiting(self) -> dict[int, tuple[int, ...]]:
+        """The segments that wait until their ancestors are drained, with these. Followed segments do not wait."""
+        if not self.drain.has_blocked:
+            return {}
+        drained, layout = self.drain.drained, self.drain.layout
+        blocked = (one for one in layout.segments if one not in drained and one not in self.assignment.following)
+        found = {one: tuple(sorted(layout.ancestors(one) - drained)) for one in sorted(blocked)}
+        return {one: ancestors for one, ancestors in found.items() if ancestors}
+
+    @property
     def void_below(self) -> int:
         """Messages read under a lower generation were read before the last seek; their acks do not count."""
         return 0 if self._move is None else self._move.generation

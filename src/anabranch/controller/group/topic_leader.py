@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from anabranch.controller.events import Halted, Resumed
 from anabranch.controller.group.owner_requests import RequestSender
 from anabranch.controller.records.subscription_registry import Registry
 from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.segment_host import SegmentRef, SegmentStats
 from anabranch.controller.settings import ScalableTopicsSettings
 
 
@@ -16,6 +17,10 @@ class TopicLeader(RequestSender, Protocol):
     term: int
     settings: ScalableTopicsSettings
     is_over: bool
+
+    @property
+    def measure(self) -> Callable[[Sequence[SegmentRef]], Awaitable[Sequence[SegmentStats | None]]]:
+        """Returns statistics in the order of the segments; None if the owner did not answer."""
 
     @property
     def record(self) -> TopicRecord | None: ...

@@ -110,6 +110,7 @@ class TopicController:
         self.is_marked_pending = False  # as the store says, as far as we know
         self.idle_since_ms = clock.now_ms()
         self._records, self._host, self._chance = records, segments, chance
+        self.measure = segments.measure
         self._listener, self._step = listener, step
         self._gate, self._ended = gate, ended
         self._permit: tuple[Permit, Context] | None = None  # while an operation runs

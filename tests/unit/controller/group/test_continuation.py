@@ -8,6 +8,8 @@ from anabranch.controller.group.consumer_sessions import Disconnected, LeftClean
 from anabranch.controller.group.continuation import followed
 from anabranch.controller.group.drain_tracker import Drained, LayoutChanged, Refilled
 from anabranch.controller.group.group_events import CloseConsumer, ConsumerClosed, Effect, Push
+from anabranch.controller.group.stall_watch import Stalls
+from anabranch.controller.segment_host import CursorStats
 from anabranch.model.layout import Layout
 from tests.support.models.layout_histories import merge, split
 from tests.unit.controller.group.test_group_state import Bench, pushes
@@ -169,3 +171,22 @@ def test_seek_revokes_followed_segments_with_the_others() -> None:
     assert pushes(bench.tell(Halt("first", "op"))) == {"a": ()}
     assert bench.group.assignment.holder(1) == "a"
     assert bench.group.void_below == bench.group.assignment.generation
+
+
+# stalls ---------------------------------------------------------------------------------------------------------------
+def test_waiting_segments_are_those_that_no_member_follows() -> None:
+    bench, _ = bench_with_split("a", "b")
+    assert bench.group.waiting == {2: (0,)}
+    bench.tell(Drained(0))
+    assert bench.group.waiting == {}
+
+
+def test_stall_is_found_once_when_a_cursor_with_consumers_does_not_move() -> None:
+    stalls = Stalls()
+    assert stalls.look({0: CursorStats(3, 1)}) == []
+    assert stalls.look({0: CursorStats(2, 1)}) == [], "it moves"
+    assert stalls.look({0: CursorStats(2, 1), 1: CursorStats(5, 0)}) == [0]
+    assert stalls.look({0: CursorStats(2, 1), 1: CursorStats(5, 0)}) == [], "segment 1 has no consumer"
+    assert stalls.look({}) == []
+    assert stalls.look({0: CursorStats(2, 1)}) == []
+    assert stalls.look({0: CursorStats(2, 1)}) == [0], "drained and rewound meanwhile"
