@@ -52,6 +52,15 @@ def test_segments_are_merged_when_their_consumers_leave() -> None:
     assert len(topic.layout.active) == 1
 
 
+def test_thresholds_close_to_each_other_do_not_make_merge_and_split_alternate() -> None:
+    policy = AutoScalePolicy(merge_msg_rate_in_threshold=9_000, merge_cooldown_seconds=0, merge_window_seconds=60)
+    topic = SimulatedTopic(policy, tick_seconds=30)
+    for _ in range(400):
+        topic.tick(even(50_000))
+    assert [one.kind for one in topic.steps] == ["split"] * 7
+    assert {one.suppressed_by for one in topic.tick(even(50_000)).suppressed} == {Suppression.PROJECTED_LOAD}
+
+
 def test_one_hot_key_is_not_split_for_ever_and_is_named() -> None:
     topic = SimulatedTopic(AutoScalePolicy(), tick_seconds=60)
     spread = even(8_000)
