@@ -58,6 +58,8 @@ ADVICE = (
         "`queue-full` from `send_nowait`",
         "more is pending than `pending_bytes_max`; `await producer.send(…)` waits instead",
     ),
+    ("`topic-not-found` from `send` or `receive`", "the topic was deleted; create it again, or close the client"),
+    ("`consumer-replaced` from `receive`", "another consumer has the same `name`; give each a different one"),
     ("`message-too-large`", "`chunking=Chunking()`, or compress"),
     ("`schema-mismatch` from `send`", "the value does not fit `schema=`; the text names the field"),
     (

@@ -14,6 +14,7 @@ from anabranch import Backoff, Checkpoint, Client, ConnectionPolicy, Producer
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.client.consumer.consumer import Consumer
 from anabranch.client.consumer.segment_traversal import CheckpointMismatch
+from anabranch.client.errors import TimedOut, TopicNotFound
 from anabranch.node.node import Node
 from tests.support.processes.scalable_nodes import admin_of, plain_settings
 
@@ -181,3 +182,66 @@ async def test_stream_goes_on_after_its_subscription_was_deleted(world: World) -
         found: set[str] = set()
         while not found >= {"c", "d"}:  # "a" and "b" come again if they are still stored
             found |= await received(consumer, 1)
+
+
+# ------------------------------------------------------------------------------------------- deleted, not created again
+
+
+async def test_send_to_a_deleted_topic_fails_with_a_typed_error_and_later_ones_at_once(world: World) -> None:
+    await world.admin.create(TOPIC, 2, {})
+    producer = await world.client.producer(TOPIC)
+    await sent(producer, "old")
+    await world.admin.delete(TOPIC, True)
+    with pytest.raises(TopicNotFound, match=TOPIC) as caught:
+        await producer.send(b"lost", timeout=DEADLINE)
+    assert not caught.value.retryable
+    with pytest.raises(TopicNotFound):
+        producer.send_nowait(b"lost")
+    with pytest.raises(TopicNotFound):
+        await producer.send_batch([b"lost"])
+    await producer.flush(timeout=DEADLINE)
+    assert producer.pending_bytes == 0
+    await producer.close()
+
+
+async def test_producer_goes_on_when_the_topic_is_created_after_sends_have_failed(world: World) -> None:
+    await world.admin.create(TOPIC, 2, {})
+    async with world.client.producer(TOPIC) as producer, world.client.queue_consumer(TOPIC, subscription="q") as queue:
+        await world.admin.delete(TOPIC, True)
+        with pytest.raises(TopicNotFound):
+            await producer.send(b"lost", timeout=DEADLINE)
+        await world.admin.create(TOPIC, 1, {})
+        async with asyncio.timeout(DEADLINE):
+            while True:
+                try:
+                    await producer.send(b"new")
+                    break
+                except TopicNotFound:
+                    await asyncio.sleep(0.01)  # it asks for the topic once per second
+        assert await received(queue, 1) == {"new"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_consumer_of_a_deleted_topic_fails_after_the_operation_timeout(tmp_path: Path, kind: str) -> None:
+    async with (
+        Node(plain_settings(tmp_path)) as node,
+        anabranch.connect(node.service_url, connection=QUICK, operation_timeout=2.0) as client,
+    ):
+        world = World(node, client, admin_of(node))
+        await world.admin.create(TOPIC, 1, {})
+        consumer = await world.open(kind)
+        await world.admin.delete(TOPIC, True)
+        assert await consumer.receive(timeout=0.5) is None, "it may be created again"
+        with pytest.raises(TopicNotFound, match=TOPIC):
+            await consumer.receive(timeout=DEADLINE)
+        await consumer.close()
+
+
+async def test_timeout_of_a_send_names_the_deleted_topic(world: World) -> None:
+    await world.admin.create(TOPIC, 1, {})
+    async with world.client.producer(TOPIC, send_timeout=0.3) as producer:
+        await sent(producer, "old")
+        await world.admin.delete(TOPIC, True)
+        with pytest.raises(TimedOut, match="orders") as caught:
+            await producer.send(b"lost", timeout=DEADLINE)
+        assert isinstance(caught.value.__cause__, TopicNotFound)

@@ -34,6 +34,7 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment
 from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.runtime.clock import Timer
 from anabranch.runtime.tasks import TaskOwner
 
 BATCH_ROWS = 10_000
@@ -65,6 +66,7 @@ class TopicPart:
         self.first_generation = view.generation
         self.segment_consumers: dict[int, SegmentConsumer] = {}
         self.unfollow: Callable[[], None] = lambda: None
+        self.gone_timer: Timer | None = None  # runs while the topic does not exist
 
     def advance(self, view: TopicView) -> bool:
         """The next view. Returns True if the topic was deleted and created again: all of it is newer than the consumer,
@@ -111,7 +113,7 @@ class Consumer:
                 self._watches.append(watch)
                 part = TopicPart(watch, await watch.wait_first(max(0.0, deadline - clock.monotonic())))
                 self._parts.append(part)
-                part.unfollow = watch.follow(partial(self._on_layout, part))
+                part.unfollow = watch.follow(partial(self._on_layout, part), partial(self._on_gone, part))
             for part in self._parts:
                 await self._wait_attached(part, max(0.0, deadline - clock.monotonic()))
         except BaseException:
@@ -253,6 +255,7 @@ class Consumer:
         timeout_s = CLOSE_TIMEOUT_SECONDS if timeout is None else seconds(timeout, "timeout")
         for part in self._parts:
             part.unfollow()
+            self._on_gone(part, None)
         segment_consumers = [
             segment_consumer for part in self._parts for segment_consumer in part.segment_consumers.values()
         ]
@@ -333,6 +336,19 @@ class Consumer:
     def _on_layout(self, part: TopicPart, view: TopicView) -> None:
         """Called with the current layout at once, and with every change. Must not raise."""
         raise NotImplementedError
+
+    def _on_gone(self, part: TopicPart, error: ClientError | None) -> None:
+        """The topic was deleted, or exists again (None). The consumer fails if it does not come back in time."""
+        if part.gone_timer is not None:
+            part.gone_timer.cancel()
+            part.gone_timer = None
+        if error is not None:
+            fail = partial(self.on_refused, error)
+            part.gone_timer = self._context.clock.call_later(self._options.operation_timeout_s, fail)
+
+    def on_refused(self, error: ClientError) -> None:
+        """The consumer has failed for good: every `receive` raises this."""
+        self._queue.fail(error)
 
     async def _wait_attached(self, part: TopicPart, timeout_s: float) -> None:
         """Wait until the segments of the first layout are attached."""

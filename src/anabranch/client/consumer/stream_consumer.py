@@ -333,9 +333,6 @@ class StreamConsumer(Consumer):
 
     # -- for the sessions
 
-    def on_refused(self, error: ClientError) -> None:
-        self._queue.fail(error)
-
     def apply_assignment(self, session: StreamSession, effects: Sequence[Effect]) -> None:
         if self._is_closed:  # assignments may still arrive while it closes; they may release acks
             session.ordered.order_acks()

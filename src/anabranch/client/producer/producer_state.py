@@ -63,6 +63,7 @@ class ProducerState:
         self._planned: dict[int, SegmentLane] = {}
         self._retired: list[SegmentLane] = []
         self._router = SegmentRouter()
+        self._gone: ClientError | None = None  # set while the topic does not exist
 
     # -- queries
 
@@ -104,6 +105,8 @@ class ProducerState:
     def append(self, record: OutgoingMessage) -> tuple[SegmentLane | None, Sequence[Effect]]:
         """The lane and its effects; no lane while the record waits for a new layout. Raises, without any change, when
         the record can never be sent."""
+        if self._gone is not None:
+            raise self._gone
         if self._next_view is not None:
             self._parked.append(record)
             return None, ()
@@ -114,8 +117,8 @@ class ProducerState:
         return track, track.lane.append(record)
 
     def track_of(self, key: str | bytes | None, sequence_id: int) -> SegmentLane | None:
-        """The lane of a new message; None when it may be stored already or must wait: use `append` then."""
-        if self._next_view is not None:
+        """The lane of a new message; None when it may be stored already, must wait or fails: use `append` then."""
+        if self._next_view is not None or self._gone is not None:
             return None
         tracks = self._router.tracks
         track = tracks[0] if len(tracks) == 1 else self._router.track_of(_hash(key), sequence_id)
@@ -126,7 +129,7 @@ class ProducerState:
         """Routes rows, numbered from `first` on, all at once; None while each needs `append`, because the lanes are
         changing or some rows may be stored already."""
         known = (track.ancestry.highest for track in self._router.tracks if track.ancestry is not None)
-        if self._next_view is not None or first <= max(known, default=-1):
+        if self._next_view is not None or self._gone is not None or first <= max(known, default=-1):
             return None
         return self._router
 
@@ -393,6 +396,25 @@ class ProducerState:
         if done := track.lane.fail(error):
             effects.append(On(track, done))
         return effects + self.settled(track)
+
+    # -- a deleted topic
+
+    def gone(self, error: ClientError) -> list[ProducerEffect]:
+        """The topic was deleted: fails every message, because what is stored of it is deleted, too, and every `append`
+        until it exists again. A lane that is attached belongs to a topic that was created again."""
+        self._gone = error
+        effects: list[ProducerEffect] = []
+        for track in self.tracks:
+            if not track.is_attached and (done := track.lane.abandon(error)):
+                effects += [On(track, done), *self.settled(track)]
+        if self._parked and self._router.tracks:
+            parked, self._parked = self._parked, []
+            effects.append(On(self._router.tracks[0], (Failed(parked, error),)))
+        return effects
+
+    def returned(self) -> None:
+        """The topic exists again."""
+        self._gone = None
 
     # -- deadlines and close
 

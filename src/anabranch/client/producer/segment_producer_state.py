@@ -300,6 +300,10 @@ class SegmentProducerState:
         """Fails every record, in order, and every later `append`."""
         self._dead = self._dead or error
         self._is_open = False
+        return self.abandon(error)
+
+    def abandon(self, error: ClientError) -> Sequence[Effect]:
+        """Fails every record, in order. Later ones are accepted."""
         records = [
             record for entries in (self._in_flight, self._waiting) for entry in entries for record in entry.records
         ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import ClientError
@@ -28,10 +29,14 @@ from anabranch.client.producer.segment_producer import SegmentProducer
 from anabranch.client.producer.segment_producer_state import Effect
 from anabranch.client.topic.layout_watch import LayoutWatch
 from anabranch.client.topic.topic_view import BrokerUrls, TopicView
+from anabranch.runtime.clock import Timer
 from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
 log = get_logger(__name__)
+
+GONE_SECONDS = 2.0
+"""How long messages wait for a deleted topic to be created again, before they fail."""
 
 OnStored = Callable[[Sequence[OutgoingMessage], int, int, int], None]
 """Called with the records, the number in message ids, the ledger and the entry."""
@@ -66,13 +71,14 @@ class SegmentProducers:
         self._view: TopicView | None = None
         self._hints: dict[int, BrokerUrls] = {}  # of the children of the segment that was sealed last
         self._ready: asyncio.Future[None] | None = None  # during `open`
+        self._gone_timer: Timer | None = None  # runs while the topic does not exist
 
     async def open(self, watch: LayoutWatch) -> int:
         """Returns when every active segment has its producer: the last sequence id that the brokers have, or -1."""
         self._watch = watch
         self._ready = asyncio.get_running_loop().create_future()
         try:
-            self._unfollow = watch.follow(self._apply_view)
+            self._unfollow = watch.follow(self._apply_view, self._on_gone)
             await self._ready
         finally:
             self._ready = None
@@ -87,6 +93,8 @@ class SegmentProducers:
         """Fails what has no outcome with `error`, and closes every segment producer."""
         if self._unfollow is not None:
             self._unfollow()
+        if self._gone_timer is not None:
+            self._gone_timer.cancel()
         self.late_listeners.close()
         self.perform(self._state.close(error))
         try:
@@ -143,6 +151,19 @@ class SegmentProducers:
         self.topic = str(view.topic)
         self.perform(self._state.viewed(view))
         self._check_ready()
+
+    def _on_gone(self, error: ClientError | None) -> None:
+        """The topic was deleted, or exists again (None)."""
+        if self._gone_timer is not None:
+            self._gone_timer.cancel()
+            self._gone_timer = None
+        if error is None:
+            self._state.returned()
+        else:
+            self._gone_timer = self._context.clock.call_later(GONE_SECONDS, partial(self._abandon, error))
+
+    def _abandon(self, error: ClientError) -> None:
+        self.perform(self._state.gone(error))
 
     def on_opened(self) -> None:
         self._check_ready()

@@ -48,7 +48,12 @@ REFRESH_BACKOFF = Backoff(initial=0.02, maximum=1.0, jitter=0)  # between refres
 
 log = get_logger(__name__)
 
+GONE_SECONDS_MAX = 1.0
+"""Longest delay between two questions for a topic that was deleted: it is found soon after it was created again."""
+
 Follower = Callable[[TopicView], None]
+GoneFollower = Callable[[TopicNotFound | None], None]
+"""Called with the error when the topic was deleted, and with None when it exists again, before the new view."""
 
 
 class RefreshRequested(NotReady):
@@ -80,6 +85,8 @@ class LayoutWatch:
         self._chance = chance
         self._filter = LayoutFilter()
         self._followers: list[Follower] = []
+        self._gone_followers: list[GoneFollower] = []
+        self._gone: TopicNotFound | None = None  # set while the topic does not exist, after the first view
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._first: asyncio.Future[ClientError | None] = loop.create_future()
@@ -114,12 +121,35 @@ class LayoutWatch:
             raise error
         return self.view
 
-    def follow(self, follower: Follower) -> Callable[[], None]:
+    def follow(self, follower: Follower, on_gone: GoneFollower | None = None) -> Callable[[], None]:
         """Returns a function that ends it."""
         self._followers.append(follower)
         if self._filter.view is not None:
             follower(self._filter.view)
-        return lambda: self._followers.remove(follower) if follower in self._followers else None
+        if on_gone is not None:
+            self._gone_followers.append(on_gone)
+            if self._gone is not None:
+                on_gone(self._gone)
+
+        def unfollow() -> None:
+            if follower in self._followers:
+                self._followers.remove(follower)
+            if on_gone in self._gone_followers:
+                self._gone_followers.remove(on_gone)
+
+        return unfollow
+
+    def _set_gone(self, gone: TopicNotFound | None) -> None:
+        if (gone is None) == (self._gone is None):
+            return
+        self._gone = gone
+        if gone is not None:
+            log.warning(
+                "topic was deleted, waiting until it is created again",
+                extra={"topic": str(self.topic), "reason": gone.reason},
+            )
+        for follower in list(self._gone_followers):
+            follower(gone)
 
     def refresh(self) -> None:
         """Ask for a newer layout, because a segment was found sealed or gone. Concurrent calls make one request."""
@@ -152,6 +182,9 @@ class LayoutWatch:
                 self._refreshes_in_vain += 1
                 continue
             delay = self._policy.backoff.delay(attempt, self._chance.random())
+            if isinstance(error, TopicNotFound) and not self._is_foreign:  # Pulsar also says so of a topic that moves
+                self._set_gone(error)
+                delay = min(delay, GONE_SECONDS_MAX)
             log.info(
                 "opening the layout session again",
                 extra={"topic": str(self.topic), "reason": error.reason, "delay_s": delay},
@@ -249,6 +282,7 @@ class LayoutWatch:
             self.view.layout.epoch,
         ):
             self._refreshes_in_vain = 0
+        self._set_gone(None)
         if not self._answered.done():
             self._answered.set_result(None)
         if not self._first.done():
