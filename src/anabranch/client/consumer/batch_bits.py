@@ -44,11 +44,7 @@ def ack_of(place: Place, lane: int, left: int, size: int) -> pb.MessageIdData:
 
 def nack_of(place: Place, lane: int, bits: int, size: int) -> pb.MessageIdData:
     """The nack of messages of an entry, for brokers with `anabranch_message_nacks`. Others take the whole entry."""
-    identity = wire_of(place, lane)
-    if size:
-        identity.ack_set.extend(words_of(bits, size))
-        identity.batch_size = size
-    return identity
+    return ack_of(place, lane, bits if size else 0, size)  # both list messages that remain unacknowledged
 
 
 def whole_entry(one: pb.MessageIdData) -> pb.MessageIdData:
