@@ -12,7 +12,9 @@ from typing import Any
 import anabranch
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.model.autoscale.decision import Reason, Suppression
+from anabranch.model.autoscale.policy import AutoScalePolicy
 from anabranch.model.metadata_keys import loaded_segment_at, segment_loads_key
+from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from anabranch.runtime.clock import SystemClock
@@ -171,6 +173,25 @@ async def test_disabled_policy_of_the_broker_changes_nothing(tmp_path: Path) -> 
         assert scaler.decision is not None
         assert scaler.decision.reason is Reason.DISABLED
         assert await scaled.active() == 1
+
+
+async def test_busy_topic_that_is_not_scaled_costs_one_read_of_its_policy(tmp_path: Path) -> None:
+    async with scaled_node(tmp_path, auto_scale_enabled=False) as scaled:
+        policies, read = service_of(scaled.node).policies, list[TopicName]()
+        effective = policies.effective
+
+        async def counted(topic: TopicName) -> AutoScalePolicy | None:
+            read.append(topic)
+            return await effective(topic)
+
+        policies.effective = counted  # type: ignore[method-assign]  # counts the reads of the reporter
+        async with scaled.client.producer(str(TOPIC)) as producer:
+            end = CLOCK.monotonic() + 3.5  # at least three looks
+            while CLOCK.monotonic() < end:
+                await producer.send(b"x")
+                await CLOCK.sleep(0.02)
+        assert len(read) <= 1
+        assert await scaled.reported() == set()
 
 
 async def test_deleted_topic_leaves_no_load_reports(tmp_path: Path) -> None:

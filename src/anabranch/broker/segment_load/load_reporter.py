@@ -43,13 +43,6 @@ class LoadListener(Protocol):
         """Called when the report is stored."""
 
 
-class _Tracked:
-    __slots__ = ("meter", "policy", "policy_at")
-
-    def __init__(self, meter: LoadMeter, policy: AutoScalePolicy, policy_at: float) -> None:
-        self.meter, self.policy, self.policy_at = meter, policy, policy_at
-
-
 class LoadReporter:
     def __init__(
         self,
@@ -65,7 +58,9 @@ class LoadReporter:
         self._topics, self._records, self._policies, self._listener = topics, records, policies, listener
         self._clock, self._broker, self._rules = clock, broker, rules
         self._active = topics.activity.view()
-        self._tracked: dict[OwnedSegment, _Tracked] = {}
+        self._meters: dict[OwnedSegment, LoadMeter] = {}
+        self._known: dict[TopicName, tuple[AutoScalePolicy | None, float]] = {}  # with the time until which it counts
+        self._clean_at = 0.0
         self._again: set[OwnedSegment] = set()  # whose policy could not be read
         self.reports_written = 0
 
@@ -82,7 +77,7 @@ class LoadReporter:
         found |= self._again
         self._again = set()
         due: list[tuple[OwnedSegment, SegmentLoad]] = []
-        for segment in (*self._tracked, *(found - self._tracked.keys())):
+        for segment in (*self._meters, *(found - self._meters.keys())):
             load = await self._look_at(segment)
             if load is not None:
                 due.append((segment, load))
@@ -93,36 +88,41 @@ class LoadReporter:
     async def _look_at(self, segment: OwnedSegment) -> SegmentLoad | None:
         topic = segment.topic
         if self._topics.loaded(topic.name) is not topic or topic.log.is_terminated:
-            self._tracked.pop(segment, None)
+            self._meters.pop(segment, None)
             return None
-        tracked = self._tracked.get(segment)
-        if tracked is None or self._clock.monotonic() - tracked.policy_at >= POLICY_SECONDS:
-            tracked = await self._refreshed(segment, tracked)
-        if tracked is None or not tracked.policy.enabled:
-            self._tracked.pop(segment, None)
+        try:
+            policy = await self._policy_of(topic.name.scalable)
+            if policy is None or not policy.enabled:
+                self._meters.pop(segment, None)
+                return None
+            meter = self._meters.get(segment) or await self._new_meter(segment)
+        except Error as error:
+            log.debug(
+                "load of a segment not measured, retrying", extra={"topic": str(topic.name), "reason": error.reason}
+            )
+            self._again.add(segment)
             return None
-        load = tracked.meter.look(self._clock.now_ms(), totals_of(segment), tracked.policy)
-        if load is None and tracked.meter.is_idle:
-            self._tracked.pop(segment, None)
+        load = meter.look(self._clock.now_ms(), totals_of(segment), policy)
+        if load is None and meter.is_idle:
+            self._meters.pop(segment, None)
         return load
 
-    async def _refreshed(self, segment: OwnedSegment, tracked: _Tracked | None) -> _Tracked | None:
-        """With the policy as it is now; a new meter goes on from the stored report."""
-        name, number = segment.topic.name.scalable, segment.state.ref.segment_id
-        try:
-            policy = await self._policies.effective(name)
-            if policy is None:
-                return None
-            if tracked is None:
-                stored = await self._records.read(name, number)
-                meter = LoadMeter(stored, totals_of(segment), self._clock.now_ms(), self._rules)
-                tracked = self._tracked[segment] = _Tracked(meter, policy, self._clock.monotonic())
-            tracked.policy, tracked.policy_at = policy, self._clock.monotonic()
-        except Error as error:
-            log.debug("policy of a segment not read, retrying", extra={"topic": str(name), "reason": error.reason})
-            if tracked is None:
-                self._again.add(segment)
-        return tracked
+    async def _policy_of(self, topic: TopicName) -> AutoScalePolicy | None:
+        """Read every `POLICY_SECONDS` at most, also for topics that are not scaled automatically."""
+        now = self._clock.monotonic()
+        if now >= self._clean_at:
+            self._clean_at = now + POLICY_SECONDS
+            self._known = {name: known for name, known in self._known.items() if known[1] > now}
+        known = self._known.get(topic)
+        if known is None or known[1] <= now:
+            known = self._known[topic] = await self._policies.effective(topic), now + POLICY_SECONDS
+        return known[0]
+
+    async def _new_meter(self, segment: OwnedSegment) -> LoadMeter:
+        """It goes on from the stored report."""
+        stored = await self._records.read(segment.topic.name.scalable, segment.state.ref.segment_id)
+        meter = self._meters[segment] = LoadMeter(stored, totals_of(segment), self._clock.now_ms(), self._rules)
+        return meter
 
     async def _report(self, segment: OwnedSegment, load: SegmentLoad) -> None:
         name, ref = segment.topic.name.scalable, segment.state.ref
@@ -139,8 +139,8 @@ class LoadReporter:
             )
             return
         self.reports_written += 1
-        if (tracked := self._tracked.get(segment)) is not None:
-            tracked.meter.written(load)
+        if (meter := self._meters.get(segment)) is not None:
+            meter.written(load)
         self._listener.load_reported(LoadReported(ref, load))
 
 
