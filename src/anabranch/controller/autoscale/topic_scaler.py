@@ -154,8 +154,9 @@ class TopicScaler:
         if policy is None:
             self.decision = None
             return False
-        await self._read()
-        await self._forget_sealed(record)
+        if policy.enabled:  # otherwise the decision needs nothing from the store
+            await self._read()
+            await self._forget_sealed(record)
         decision, history = self._decide(record, policy)
         self.decision = decision
         self._count(decision)
