@@ -27,6 +27,12 @@ def check_whole(value: Any, what: str, least: int, most: int = SEQUENCE_MAX) -> 
         raise BadOption(f"{what} must be a whole number, {upper}, not {shown(value)}")
 
 
+def check_concurrency(concurrency: int) -> int:
+    if concurrency < 1:
+        raise BadOption("concurrency must be at least 1")
+    return concurrency
+
+
 def check_properties(properties: Any, what: str = "properties") -> None:
     if properties is None:
         return

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from anabranch.client import client as asynchronous
+from anabranch.client.arguments import check_concurrency
 from anabranch.client.blocking_base import LOOP, Blocking, documented
 from anabranch.client.client import Start
 from anabranch.client.config import (
@@ -30,7 +31,7 @@ from anabranch.client.config import (
 )
 from anabranch.client.consumer.checkpoint import Checkpoint
 from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer, Restore
-from anabranch.client.consumer.consumer import BATCH_ROWS, Consumer, check_concurrency
+from anabranch.client.consumer.consumer import BATCH_ROWS, Consumer
 from anabranch.client.consumer.queue_consumer import QueueConsumer
 from anabranch.client.consumer.stream_consumer import StreamConsumer
 from anabranch.client.errors import Closed
@@ -201,6 +202,12 @@ class _BlockingConsumer(Blocking):
 
     def receive_batch(self, count: int = BATCH_ROWS, timeout: Seconds | None = None) -> MessageBatch:
         return LOOP.call(lambda: self._inner.receive_batch(count, timeout))
+
+    def seek(self, to: Literal["earliest", "latest"] | Moment, timeout: Seconds | None = None) -> None:
+        LOOP.call(lambda: self._inner.seek(to, timeout))
+
+    def unsubscribe(self, timeout: Seconds | None = None) -> None:
+        LOOP.call(lambda: self._inner.unsubscribe(timeout))
 
     def __iter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@ through a function that the client gives.
 | module | what it is |
 |---|---|
 | `consumer` | base of the three kinds: topics, segment consumers, one receive queue |
+| `topic_part` | one topic of a consumer: its view and its segment consumers |
 | `queue_consumer` | shared subscription: individual acks, nacks, processing timeout, dead letters |
 | `stream_consumer` | ordered subscription: cumulative acks, segments assigned by the controller |
 | `checkpoint_consumer` | reader whose positions the application stores, alone or in a group |

@@ -10,17 +10,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from anabranch.client.arguments import check_type
 from anabranch.client.config import Seconds, seconds
 from anabranch.client.consumer.assignment_reconciler import AssignmentReconciler, Attach, Detach, Release, Stop
 from anabranch.client.consumer.assignment_reconciler import Effect as AssignmentEffect
 from anabranch.client.consumer.checkpoint import Checkpoint, Kind, Mark, reach
-from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart
+from anabranch.client.consumer.consumer import Consumer, ConsumerOptions
 from anabranch.client.consumer.controller_session import Assignment, ControllerSession, SessionSpec
 from anabranch.client.consumer.segment_consumer import SegmentConsumer
 from anabranch.client.consumer.segment_reader import SegmentReader
 from anabranch.client.consumer.segment_traversal import Close, Effect, Open, PositionGone, SegmentTraversal, described
+from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import ClientError, Closed, ConsumerBusy, NotSupported, TopicNotFound
 from anabranch.client.messages.message import Message
@@ -132,6 +134,9 @@ class CheckpointConsumer(Consumer):
                 await one.controller_session.progress(marks, timeout_s)
             for segment_id in one.reconciler.leaving:
                 self._check_settled(one, segment_id)
+
+    async def _move(self, admin_call: str, kind: int, timeout: Seconds | None, **fields: Any) -> None:
+        raise NotSupported("a checkpoint consumer has no subscription; open another one with start=")
 
     def _hand_out(self, segment_consumer: SegmentConsumer, message: Message) -> None:
         assert isinstance(segment_consumer, SegmentReader)

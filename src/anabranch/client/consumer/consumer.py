@@ -10,17 +10,32 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Self
+from typing import Any, Literal, Self
 
 from anabranch.client.arguments import check_type, check_whole
 from anabranch.client.config import Backoff, Seconds, seconds
 from anabranch.client.connection.reconnect import ReconnectLoop
 from anabranch.client.consumer.receive_queue import ReceiveQueue
-from anabranch.client.consumer.segment_consumer import CLOSE_TIMEOUT_SECONDS, SegmentConsumer, SegmentConsumerSpec
+from anabranch.client.consumer.segment_consumer import (
+    CLOSE_TIMEOUT_SECONDS,
+    SegmentConsumer,
+    SegmentConsumerSpec,
+    seek_fields,
+)
+from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
-from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, TopicNotFound, Unfinished
+from anabranch.client.errors import (
+    BadOption,
+    ClientError,
+    Closed,
+    ConsumerBusy,
+    NotSupported,
+    TopicNotFound,
+    Unfinished,
+)
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
+from anabranch.client.messages.timestamps import Moment
 from anabranch.client.metrics.counters import ConsumerCounters
 from anabranch.client.metrics.metrics import ConsumerMetrics
 from anabranch.client.metrics.window import Sample, Window
@@ -29,12 +44,12 @@ from anabranch.client.processing.handler_state import HandlerState
 from anabranch.client.schema.schema import Schema
 from anabranch.client.schema.schema_resolver import SchemaResolver, schema_field
 from anabranch.client.topic.layout_watch import LayoutWatch
-from anabranch.client.topic.topic_view import BrokerUrls, TopicView
+from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.runtime.clock import Timer
+from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.tasks import TaskOwner
 
 BATCH_ROWS = 10_000
@@ -54,28 +69,6 @@ class ConsumerOptions:
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     schema: Schema | None = None
     priority: int = 0
-
-
-class TopicPart:
-    """One topic of a consumer: its current view, and its segment consumers by segment id."""
-
-    def __init__(self, watch: LayoutWatch, view: TopicView) -> None:
-        self.watch = watch
-        self.view = view
-        self.first = frozenset(view.layout.segments)  # segments that existed when the consumer was opened
-        self.first_generation = view.generation
-        self.segment_consumers: dict[int, SegmentConsumer] = {}
-        self.unfollow: Callable[[], None] = lambda: None
-        self.gone_timer: Timer | None = None  # runs while the topic does not exist
-
-    def advance(self, view: TopicView) -> bool:
-        """The next view. Returns True if the topic was deleted and created again: all of it is newer than the consumer,
-        so all of it is read from its beginning."""
-        is_another = view.generation != self.view.generation
-        self.view = view
-        if is_another:
-            self.first = frozenset()
-        return is_another
 
 
 class Consumer:
@@ -241,6 +234,39 @@ class Consumer:
         assert message is not None
         return message
 
+    async def seek(self, to: Literal["earliest", "latest"] | Moment, timeout: Seconds | None = None) -> None:
+        """Move the subscription to its earliest or latest message, or to a publish time, in all partitions and for all
+        its consumers. Returns when this consumer reads from there. Do not acknowledge what was received before.
+
+        For regular topics. Scalable ones are moved by `scalable_topics.seek` of `anabranch.admin`: the controller halts
+        all consumers meanwhile, and keeps parents before their children.
+        """
+        await self._move("seek", BaseCommand.SEEK, timeout, **seek_fields(to))
+
+    async def unsubscribe(self, timeout: Seconds | None = None) -> None:
+        """Delete the subscription, then close this consumer. Raises Refused, and stays open, if other consumers are
+        attached. For regular topics; scalable ones: `scalable_topics.delete_subscription` of `anabranch.admin`."""
+        await self._move("delete_subscription", BaseCommand.UNSUBSCRIBE, timeout)
+        await self.close()
+
+    async def _move(self, admin_call: str, kind: int, timeout: Seconds | None, **fields: Any) -> None:
+        if self._is_closed:
+            raise Closed("the consumer is closed")
+        if not all(part.view.is_synthetic for part in self._parts):
+            raise NotSupported(f"{self.topic} is scalable; use scalable_topics.{admin_call} of anabranch.admin")
+        clock, timeout_s = self._context.clock, self._options.operation_timeout_s
+        deadline = clock.monotonic() + (timeout_s if timeout is None else seconds(timeout, "timeout"))
+        for part in self._parts:
+            for old in list(part.segment_consumers.values()):
+                await old.move(kind, deadline - clock.monotonic(), **fields)
+                old.discard()
+                if kind == BaseCommand.SEEK:  # a new one, because the old one knows what it delivered before
+                    self._drop(part, old)
+                    self._attach(part, SegmentConsumer(old.spec, self, self._context, self._options.prefetch))
+        if kind == BaseCommand.SEEK:
+            for part in self._parts:
+                await self._wait_attached(part, max(0.0, deadline - clock.monotonic()))
+
     async def close(self, timeout: Seconds | None = None) -> None:
         """Sends pending acks, then closes. Messages that were not acknowledged stay unacknowledged. Safe to repeat.
 
@@ -405,7 +431,7 @@ class Consumer:
             properties=options.properties,
             subscription_properties=options.subscription_properties,
             ack_group_s=options.ack_group_s,
-            hint=_hint(view, segment.segment_id),
+            hint=view.broker_of(segment.segment_id),
             schema=None if options.schema is None else schema_field(options.schema),
             incarnation=0 if is_legacy else view.incarnation,
         )
@@ -429,6 +455,10 @@ class Consumer:
         if (segment := part.view.layout.segments.get(spec.segment_id)) is not None and not segment.is_active:
             segment_consumer.ends_at(segment.last_position)
         segment_consumer.task = self._tasks.spawn(segment_consumer.reconnect_loop.run(), spec.topic)
+
+    def _drop(self, part: TopicPart, segment_consumer: SegmentConsumer) -> asyncio.Task[None] | None:
+        """Detach it, and forget what is known of its messages."""
+        return self._detach(part, segment_consumer)
 
     def _detach(self, part: TopicPart, segment_consumer: SegmentConsumer) -> asyncio.Task[None] | None:
         """The segment is no longer assigned to this consumer, or no longer exists."""
@@ -459,18 +489,6 @@ class Consumer:
         ):
             raise BadOption(f"{one} is not a message of {self.topic}")
         return segment_consumer
-
-
-def _hint(view: TopicView, segment_id: int) -> BrokerUrls | None:
-    """The broker of the segment, from the layout or from the plan of a running operation."""
-    planned = None if view.plan is None else view.plan.brokers.get(segment_id)
-    return view.brokers.get(segment_id) or planned
-
-
-def check_concurrency(concurrency: int) -> int:
-    if concurrency < 1:
-        raise BadOption("concurrency must be at least 1")
-    return concurrency
 
 
 def id_of(message: Message | MessageId) -> MessageId:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anabranch.client.arguments import check_type
+from anabranch.client.arguments import check_concurrency, check_type
 from anabranch.client.config import Backoff, ProcessingTimeout, Seconds, seconds
-from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, check_concurrency, id_of
+from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, id_of
 from anabranch.client.consumer.dead_letters import DeadLetters
 from anabranch.client.consumer.redelivery import Redelivery
 from anabranch.client.consumer.segment_consumer import SegmentConsumer
+from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
 from anabranch.client.messages.entry_contents import DeliveredEntry
 from anabranch.client.messages.message import Message, MessageId
@@ -209,13 +211,16 @@ class QueueConsumer(Consumer):
 
     # -- segments
 
+    def _drop(self, part: TopicPart, segment_consumer: SegmentConsumer) -> asyncio.Task[None] | None:
+        self._redelivery.forget(segment_consumer)
+        return self._detach(part, segment_consumer)
+
     def _on_layout(self, part: TopicPart, view: TopicView) -> None:
         """Attach to every segment of the layout, also sealed ones, because late acks and seeks may concern them."""
         is_another = part.advance(view)
         for segment_id, segment_consumer in list(part.segment_consumers.items()):
             if is_another or segment_id not in view.layout:
-                self._redelivery.forget(segment_consumer)
-                self._detach(part, segment_consumer)
+                self._drop(part, segment_consumer)
         for segment_id, segment in view.layout.segments.items():
             if segment_id not in part.segment_consumers:
                 spec = self._spec(part, segment, pb.CommandSubscribe.Shared)

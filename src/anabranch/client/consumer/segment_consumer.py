@@ -21,6 +21,7 @@ from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Eff
 from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import (
+    BadOption,
     ClientError,
     ConsumerFenced,
     NotReady,
@@ -32,11 +33,12 @@ from anabranch.client.errors import (
 )
 from anabranch.client.messages.entry_contents import DeliveredEntry
 from anabranch.client.messages.message import Message, MessageId, Origin
+from anabranch.client.messages.timestamps import Moment, milliseconds
 from anabranch.client.metrics.counters import ConsumerCounters
 from anabranch.client.topic.topic_view import MANAGED, BrokerUrls
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.commands import U64_MASK, BaseCommand
 from anabranch.protocol.entry import Bytes
 from anabranch.runtime.clock import Timer
 from anabranch.runtime.logs import get_logger
@@ -110,6 +112,7 @@ class SegmentConsumer:
         self.reconnect_loop: ReconnectLoop | None = None
         self.task: asyncio.Task[Any] | None = None  # runs the reconnect loop
         self.is_at_end = False
+        self._is_moving = self._is_closed_by_move = False
         self.turn = 0  # how often it was detached; messages of an earlier turn no longer count as buffered
         self.acks_promptly = False
         self.grant: Grant | None = None  # the last assignment; sent only to brokers with Anabranch extensions
@@ -218,7 +221,10 @@ class SegmentConsumer:
             if self.state.has_chunks and self._chunk_timer is None:
                 self._chunk_timer = self._clock.call_later(CHUNK_SECONDS, self._expire_chunks)
         elif kind == BaseCommand.CLOSE_CONSUMER:
-            self._lost_connection(NotReady("the broker closed the consumer"))
+            if self._is_moving:  # SEEK and UNSUBSCRIBE close it, and the owner decides what follows
+                self._is_closed_by_move = True
+            else:
+                self._lost_connection(NotReady("the broker closed the consumer"))
         elif kind == BaseCommand.REACHED_END_OF_TOPIC:
             self.is_at_end = True
             self._listener.on_end_reached(self)
@@ -316,6 +322,20 @@ class SegmentConsumer:
 
     # -- for the consumer
 
+    async def move(self, kind: int, timeout_s: float, **fields: Any) -> None:
+        """SEEK or UNSUBSCRIBE. If it succeeds, the broker has closed this consumer, and the owner must drop it."""
+        connection = self._connection
+        if connection is None or not connection.is_usable:
+            raise NotReady("the consumer is not attached at the moment")
+        self._is_moving, self._is_closed_by_move, is_moved = True, False, False
+        try:
+            await connection.ask(kind, timeout_s, consumer_id=self._id, **fields)
+            is_moved = True
+        finally:
+            self._is_moving = False
+            if self._is_closed_by_move and not is_moved:
+                self._lost_connection(NotReady("the broker closed the consumer"))
+
     def taken(self, count: int = 1) -> None:
         """Messages were handed out to the application."""
         if flow := self.state.taken(count):
@@ -402,6 +422,17 @@ class SegmentConsumer:
                 await connection.ask(BaseCommand.CLOSE_CONSUMER, timeout_s, consumer_id=self._id)
             except ClientError:
                 pass  # the broker removes the consumer when the connection ends
+
+
+def seek_fields(to: str | Moment) -> dict[str, Any]:
+    """What SEEK says. The ends have the ids that Pulsar's clients use for them."""
+    if to == "earliest":
+        return {"message_id": pb.MessageIdData(ledgerId=U64_MASK, entryId=U64_MASK)}
+    if to == "latest":
+        return {"message_id": pb.MessageIdData(ledgerId=U64_MASK >> 1, entryId=U64_MASK >> 1)}
+    if isinstance(to, str):
+        raise BadOption(f"seek goes to 'earliest', 'latest' or a time, not to {to!r}")
+    return {"message_publish_time": milliseconds(to, "the time of seek")}
 
 
 def _pairs(values: Mapping[str, str]) -> list[pb.KeyValue] | None:

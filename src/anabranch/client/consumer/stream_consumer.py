@@ -17,7 +17,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from anabranch.client.arguments import check_type
+from anabranch.client.arguments import check_concurrency, check_type
 from anabranch.client.config import AckEvery, Retry, Seconds
 from anabranch.client.consumer.assignment_reconciler import (
     AssignmentReconciler,
@@ -29,7 +29,7 @@ from anabranch.client.consumer.assignment_reconciler import (
     SegmentOrder,
     Stop,
 )
-from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, check_concurrency, id_of
+from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, id_of
 from anabranch.client.consumer.controller_session import Assignment, ControllerSession, SessionSpec
 from anabranch.client.consumer.cumulative_acks import CumulativeAckLog
 from anabranch.client.consumer.segment_consumer import Grant, SegmentConsumer
@@ -38,6 +38,7 @@ from anabranch.client.consumer.stream_segment_consumer import (
     StreamSegmentConsumer,
     is_read_to_end,
 )
+from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import BadOption, ClientError, ConsumerFenced
 from anabranch.client.messages.message import Message, MessageId

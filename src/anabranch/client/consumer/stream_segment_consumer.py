@@ -15,9 +15,9 @@ from typing import Any
 
 from anabranch.client.connection.connection import Connection
 from anabranch.client.consumer.assignment_reconciler import SegmentOrder
-from anabranch.client.consumer.consumer import TopicPart
 from anabranch.client.consumer.receive_queue import ReceiveQueue
 from anabranch.client.consumer.segment_consumer import SegmentConsumer, SegmentConsumerSpec, SegmentListener
+from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
 from anabranch.client.messages.message import MessageId
 from anabranch.model.position import Position

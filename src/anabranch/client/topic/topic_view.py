@@ -69,6 +69,11 @@ class TopicView:
     def is_synthetic(self) -> bool:
         return self.layout.routing.kind is RoutingKind.MOD_N
 
+    def broker_of(self, segment_id: int) -> BrokerUrls | None:
+        """The broker of the segment, from the layout or from the plan of a running operation."""
+        planned = None if self.plan is None else self.plan.brokers.get(segment_id)
+        return self.brokers.get(segment_id) or planned
+
     def backing(self, segment: Segment) -> str:
         """The topic of the segment on the wire."""
         return str(backing_topic(self.topic, segment))
