@@ -1,6 +1,6 @@
 """A producer with tracing: a span per call, whose context is in the properties of its messages.
 
-A class of its own, so that a producer without tracing does not even look whether it is on.
+A separate class, so that a producer without tracing does not check whether tracing is on.
 """
 
 from __future__ import annotations
