@@ -77,8 +77,7 @@ def test_change_of_more_than_a_quarter_is_reported_at_a_sample() -> None:
     segment = Segment()
     segment.run(80, 100)
     reports = segment.run(120, 200)
-    assert [round(one.rates.msg_rate_in) for one in reports] == [133, 167, 200][: len(reports)] or len(reports) <= 4
-    assert reports[-1].rates.msg_rate_in > 160
+    assert [round(one.rates.msg_rate_in) for one in reports] == [133, 183]
 
 
 def test_crossing_the_split_threshold_is_reported_within_a_second() -> None:
