@@ -6,6 +6,7 @@
 | `gc_runner` | gathers the input of `gc_policy` and prunes |
 | `leader_terms` | leader terms, which grow per topic name |
 | `operation_events` | calls, events and effects of `operation_workflow` |
+| `operation_permit` | the running operation's permit at the gate of metadata writes |
 | `operation_workflow` | machine: split, merge, prune and delete, resumable |
 | `subscription_workflow` | machine: subscribe, unsubscribe and seek on all segments |
 | `topic_controller` | shell of one topic and leader term: runs both workflows and the groups |

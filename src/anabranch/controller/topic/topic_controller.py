@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import Context
 from itertools import count
 from logging import DEBUG, INFO
 from typing import Any, Protocol, assert_never
@@ -28,10 +27,11 @@ from anabranch.controller.segment_host import FencingToken, HostError, HostOutco
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic import operation_events as steps
 from anabranch.controller.topic import subscription_workflow as registering
+from anabranch.controller.topic.operation_permit import OperationPermit
 from anabranch.controller.topic.operation_workflow import OperationWorkflow
 from anabranch.controller.topic.subscription_workflow import SubscriptionWorkflow
 from anabranch.metadata.interface import VALUE_BYTES_MAX
-from anabranch.metadata.write_gate import Permit, WriteGate
+from anabranch.metadata.write_gate import WriteGate
 from anabranch.model.autoscale.decision import Action, Split
 from anabranch.model.errors import Error, NotReady
 from anabranch.model.layout import LayoutLimits
@@ -99,9 +99,8 @@ class TopicController:
         ended: Callable[[TopicName], None] = lambda _: None,
         scaler: Callable[[TopicController], TopicScaler] | None = None,
     ) -> None:
-        """`ended` is called once, when this leader leads no longer. `owner_epoch`: see `Place.owner_epoch`. `gate`: an
-        operation passes it once, as a whole: it is done or not begun when metadata is moved. `scaler` makes the
-        topic's auto-scaler; None: the topic is not scaled automatically."""
+        """`ended` is called once, when this leader leads no longer. `owner_epoch`: see `Place.owner_epoch`. `gate`: see
+        `OperationPermit`. `scaler` makes the topic's auto-scaler; None: the topic is not scaled automatically."""
         self.topic, self.term = topic, term
         self.settings, self.clock, self.owner_epoch = settings, clock, owner_epoch
         self.ownership_epoch: int | None = None  # of the place that made it the leader
@@ -112,8 +111,7 @@ class TopicController:
         self._records, self._host, self._chance = records, segments, chance
         self.measure = segments.measure
         self._listener, self._step = listener, step
-        self._gate, self._ended = gate, ended
-        self._permit: tuple[Permit, Context] | None = None  # while an operation runs
+        self._permit, self._ended = OperationPermit(topic, gate), ended
         self._numbers = count(1)
         self._asking = asyncio.Semaphore(REQUESTS_TOGETHER)
         self._waiting: dict[str, asyncio.Future[int]] = {}
@@ -187,7 +185,7 @@ class TopicController:
             self.scaler.close()
             self.scaler = None  # it refers to this leader
         self._tasks.cancel()
-        self._leave_gate()
+        self._permit.leave()
         self._ended(self.topic)
 
     @property
@@ -292,27 +290,7 @@ class TopicController:
         if not self.is_idle:
             self.idle_since_ms = self.clock.now_ms()
         if record is not None and record.operation is None and not record.is_deleting and self.ops.is_idle:
-            self._leave_gate()
-
-    async def _enter_gate(self, record: TopicRecord) -> bool:
-        """Called before an operation starts; False if metadata is read-only for too long."""
-        if self._gate is None or self._permit is not None or not (record.operation is not None or record.is_deleting):
-            return True
-        try:
-            permit = await self._gate.enter()
-        except Error as error:
-            log.warning(
-                "operation waits because metadata is read-only",
-                extra={"topic": str(self.topic), "reason": error.reason},
-            )
-            return False
-        self._permit = permit, permit.adopt()
-        return True
-
-    def _leave_gate(self) -> None:
-        if self._permit is not None and self._gate is not None:
-            self._gate.leave(self._permit[0])
-        self._permit = None
+            self._permit.leave()
 
     def _do(self, machine: Any, effect: Any) -> None:
         match effect:
@@ -381,10 +359,7 @@ class TopicController:
         self._spawn(work, name)
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[Any] | None:
-        """Uses the running operation's permit, if there is one."""
-        if self._permit is None:
-            return self._tasks.spawn(work, name)
-        return self._permit[1].copy().run(self._tasks.spawn, work, name)
+        return self._permit.spawn(self._tasks, work, name)
 
     def _pause(self, failures: int) -> float:
         return RETRY_DELAYS.retry_after(failures, self._chance.random())
@@ -395,7 +370,8 @@ class TopicController:
 
     # effects ----------------------------------------------------------------------------------------------------------
     async def _save(self, effect: steps.SaveRecord) -> steps.RecordSaved | steps.RecordDoubtful:
-        if not await self._enter_gate(effect.record):
+        starts = effect.record.operation is not None or effect.record.is_deleting
+        if starts and not await self._permit.enter():
             return steps.RecordDoubtful()
         if is_unfinished(effect.record) and not await self.mark_pending():
             return steps.RecordDoubtful()
