@@ -6,6 +6,7 @@
 | `names` | names of topics, namespaces, subscriptions and segments |
 | `position` | position of an entry in a topic |
 | `keyhash` | hash of a key, and the values derived from it |
+| `partition_hash` | hashes by which v4 clients choose a partition, and how the hash of a topic is found |
 | `hashrange` | the 16-bit hash ring and its ranges |
 | `routing` | maps a key or sequence id to a position on the ring |
 | `segment` | one segment of a scalable topic |

@@ -70,3 +70,54 @@ def java_string_hash(text: str) -> int:
     for offset in range(0, len(units), 2):
         value = (31 * value + (units[offset] << 8 | units[offset + 1])) & U32_MASK
     return value & 0x7FFFFFFF
+
+
+def boost_string_hash(data: bytes) -> int:
+    """`boost::hash<std::string>` of Boost 1.81 and later, 64 bit, without its sign: how C++, Python and Node.js clients
+    choose a partition by default."""
+    left = len(data)
+    weight = _folded(_GOLDEN, _GOLDEN_SQUARED)
+    value = weight ^ left
+    offset = 0
+    while left >= 8:
+        weight = (weight + _GOLDEN) & _U64_MASK
+        value ^= _folded(int.from_bytes(data[offset : offset + 8], "little") + weight, _GOLDEN_SQUARED)
+        offset, left = offset + 8, left - 8
+    weight = (weight + _GOLDEN) & _U64_MASK
+    value ^= _folded(_tail(data[offset:]) + weight, _GOLDEN_SQUARED)
+    return _folded(value + weight, _GOLDEN_SQUARED) & 0x7FFFFFFF
+
+
+_U64_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_GOLDEN_SQUARED = 0xDF442D22CE4859B9
+
+
+def _folded(one: int, other: int) -> int:
+    """The two halves of the 128-bit product."""
+    product = (one & _U64_MASK) * other
+    return (product & _U64_MASK) ^ (product >> 64)
+
+
+def _tail(rest: bytes) -> int:
+    """Up to seven bytes as one number; parts may overlap."""
+    count = len(rest)
+    if count >= 4:
+        return int.from_bytes(rest[:4], "little") | int.from_bytes(rest[-4:], "little") << 8 * (count - 4)
+    if not count:
+        return 0
+    high, middle = count - 1 & 2, count >> 1
+    return rest[0] | rest[middle] << 8 * middle | rest[high] << 8 * high
+
+
+def boost_1_80_string_hash(data: bytes) -> int:
+    """`boost::hash<std::string>` of Boost 1.56 to 1.80, 64 bit, without its sign. Characters are signed."""
+    value = 0
+    for byte in data:
+        block = (byte if byte < 128 else byte - 256) * _COMBINE & _U64_MASK
+        block = (block ^ block >> 47) * _COMBINE & _U64_MASK
+        value = ((value ^ block) * _COMBINE + 0xE6546B64) & _U64_MASK
+    return value & 0x7FFFFFFF
+
+
+_COMBINE = 0xC6A4A7935BD1E995

@@ -81,13 +81,13 @@ class Layout:
         return cls(0, count, made, routing)
 
     @classmethod
-    def synthetic(cls, topics: Sequence[str], *, now_ms: int) -> Layout:
+    def synthetic(cls, topics: Sequence[str], *, now_ms: int, routing: Routing = MOD_N) -> Layout:
         """The partitions of a regular topic (or the topic itself) as segments, routed mod-n; ranges are unused."""
         made = {
             i: Segment(i, one, created_at_ms=now_ms, legacy_topic_name=topic)
             for i, (one, topic) in enumerate(zip(initial_ranges(len(topics)), topics, strict=True))
         }
-        return cls(0, len(topics), made, MOD_N)
+        return cls(0, len(topics), made, routing)
 
     def __getitem__(self, segment_id: int) -> Segment:
         try:
@@ -109,7 +109,7 @@ class Layout:
         return self.active[bisect_right(self._starts, position) - 1]
 
     def route(self, raw: int) -> Segment:
-        """The active segment for a key with this raw hash."""
+        """The active segment for a key with this raw hash; of mod-n routing the hash is the partition hash."""
         if self.routing.kind is RoutingKind.MOD_N:
             return self.active[mod_n(raw, len(self.active))]
         return self.at(self.routing.ring_hash.ring_position(raw))

@@ -3,10 +3,12 @@
 | routing | message with a key                                  | message without one                                |
 |---------|-----------------------------------------------------|----------------------------------------------------|
 | `range` | the segment whose range has the key's ring position | the segment that has its sequence id's position    |
-| `mod-n` | segment number (hash & 0x7fffffff) mod n            | segment number sequence id mod n                   |
+| `mod-n` | segment number (partition hash of the key) mod n    | segment number sequence id mod n                   |
 
 The ring position is one half of the key's 32-bit murmur3 (seed 0, UTF-8); entry buckets use the other half. Pulsar
-5.0.0-M1 takes the low half, later versions the high half. The wire does not say which, so each topic stores it.
+5.0.0-M1 takes the low half, later versions the high half. The wire does not say which, so each topic stores it. The
+partition hash is that of the regular topic's producers (`model.partition_hash`); a migrated topic keeps it, because its
+first segments were written by it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from anabranch.model.keyhash import high16, low16, masked, murmur3_32
+from anabranch.model.partition_hash import PartitionHash
 
 _SPREAD = (
     40_503  # odd and near 65536 / golden ratio: consecutive ids are far apart, and 65536 of them hit each position
@@ -44,6 +47,7 @@ class RoutingKind(StrEnum):
 class Routing:
     kind: RoutingKind = RoutingKind.RANGE
     ring_hash: RingHash = RingHash.LOW16
+    partition_hash: PartitionHash = PartitionHash.MURMUR3  # of segments that are partitions of a regular topic
 
 
 RANGE_LOW16 = Routing()
@@ -66,5 +70,5 @@ def keyless_position(sequence_id: int) -> int:
 
 
 def mod_n(raw: int, count: int) -> int:
-    """Segment number of a key in a synthetic layout of `count` segments."""
+    """Segment number of a key in a synthetic layout of `count` segments, by the hash `murmur3-32`."""
     return masked(raw) % count

@@ -17,5 +17,6 @@ with `@peer_call`.
 | `publish` | messages published without a connection |
 | `brokers` | the brokers of the cluster: list, drain, configuration |
 | `owner_routing` | calls a method on the broker that serves a topic, or on all brokers |
+| `partition_hashes` | the hash by which producers of a regular topic choose partitions |
 | `namespace_rules` | what the controller asks about namespaces and names |
 """

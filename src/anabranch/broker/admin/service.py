@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from anabranch.broker.admin.auto_scale import AutoScaleAdmin
 from anabranch.broker.admin.brokers import BrokersAdmin
 from anabranch.broker.admin.namespaces import NamespaceAdmin
+from anabranch.broker.admin.partition_hashes import PartitionHashes
 from anabranch.broker.admin.publish import PublishAdmin
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.schemas import SchemaAdmin
@@ -45,6 +46,7 @@ class BrokerAdmin:
         self.topics = TopicAdmin(services, self.subscriptions)
         self.maintenance = TopicMaintenance(services)
         self.scalable_topics = scalable_topics or ScalableAdmin(services)
+        self.partition_hashes = PartitionHashes(services)
         self.auto_scale = AutoScaleAdmin(services, self.namespaces)
         self.schemas = SchemaAdmin(services)
         self.publishing = PublishAdmin(services)
@@ -55,6 +57,7 @@ class BrokerAdmin:
             self.topics,
             self.maintenance,
             self.scalable_topics,
+            self.partition_hashes,
             self.auto_scale,
         )
         """What other brokers may call here."""

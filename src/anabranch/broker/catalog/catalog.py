@@ -24,6 +24,8 @@ from anabranch.security.authorization import Grants
 
 DEFAULT_TENANT, DEFAULT_NAMESPACE = "public", "public/default"
 CAS_TRIES = 16
+EARLIER_COUNTS_MAX = 8
+"""Earlier numbers of partitions that the record of a topic keeps, newest first: recent keys were routed by them."""
 _REGULAR = (Domain.PERSISTENT, Domain.NON_PERSISTENT)
 
 
@@ -366,7 +368,8 @@ class Catalog:
         if count > before:
             await self.check_room(topic.namespace_path, count - before if topic.is_persistent else 0)
             await prepare(range(before, count))
-            grown = json.dumps({**record, "partitions": count}).encode()
+            earlier = [before, *record.get("earlierPartitions", ())][:EARLIER_COUNTS_MAX]
+            grown = json.dumps({**record, "partitions": count, "earlierPartitions": earlier}).encode()
             await self._store.put(self._partitioned_key(topic), grown, expected=found.version)
 
     async def delete_partitioned(self, topic: TopicName) -> None:
