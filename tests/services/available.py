@@ -36,7 +36,7 @@ def cluster(kind: str, folder: Path, size: int = 1) -> Cluster:
     try:
         return _make(kind, folder, size)
     except Unavailable as error:
-        _give_up(kind, error)
+        give_up(kind, error)
 
 
 def shared(kind: str) -> Cluster:
@@ -56,7 +56,7 @@ def shared(kind: str) -> Cluster:
             atexit.register(made.stop)  # runs before the directory is removed
     found = _shared[kind]
     if isinstance(found, Unavailable):
-        _give_up(kind, found)
+        give_up(kind, found)
     if not all(node.is_alive for node in found.nodes):
         _start(kind, found)
     return found
@@ -85,7 +85,7 @@ def pulsar_admin(http_url: str, folder: Path, **settings: str) -> PulsarAdmin:
     try:
         return PulsarAdmin(http_url, folder / "pulsar-admin.log", **settings)
     except Unavailable as error:
-        _give_up("pulsar-admin", error)
+        give_up("pulsar-admin", error)
 
 
 def pulsar_v5(service_url: str, folder: Path) -> V5Client:
@@ -93,7 +93,7 @@ def pulsar_v5(service_url: str, folder: Path) -> V5Client:
     try:
         return V5Client(service_url, folder / "pulsar-v5.log")
     except Unavailable as error:
-        _give_up("pulsar-v5", error)
+        give_up("pulsar-v5", error)
 
 
 def pulsar_broker_node(folder: Path) -> PulsarNode:
@@ -101,7 +101,7 @@ def pulsar_broker_node(folder: Path) -> PulsarNode:
     try:
         return pulsar_broker.node(folder)
     except Unavailable as error:
-        _give_up("pulsar", error)
+        give_up("pulsar", error)
 
 
 def browser() -> str:
@@ -109,10 +109,10 @@ def browser() -> str:
     try:
         return chromium.obtain()
     except Unavailable as error:
-        _give_up("chromium", error)
+        give_up("chromium", error)
 
 
-def _give_up(kind: str, error: Unavailable) -> NoReturn:
+def give_up(kind: str, error: Unavailable) -> NoReturn:
     reason = f"no {kind} here: {error}"
     if is_required():
         pytest.fail(f"{reason} ({REQUIRE} is set)", pytrace=False)

@@ -40,25 +40,26 @@ def version() -> str:
     return found[1] if found else "unknown"
 
 
-def cluster(folder: Path, size: int = 1, flags: Sequence[str] = ()) -> Cluster:
-    """Not started yet. Further flags override the defaults."""
+def cluster(folder: Path, size: int = 1, flags: Sequence[str] = (), *, scheme: str = "http") -> Cluster:
+    """Not started yet. Further flags override the defaults. With the scheme `https`, they name its certificates."""
     binary = obtain()
     members = {f"etcd{number}": f"http://{HOST}:{free_port()}" for number in range(1, size + 1)}
-    nodes = [_node(binary, folder / name, name, members, flags) for name in members]
+    nodes = [_node(binary, folder / name, name, members, flags, scheme) for name in members]
     return Cluster("etcd", nodes, leads=_leads)
 
 
-def _node(binary: Path, folder: Path, name: str, members: dict[str, str], flags: Sequence[str]) -> Node:
-    port = free_port()
-    client = f"http://{HOST}:{port}"
+def _node(binary: Path, folder: Path, name: str, members: dict[str, str], flags: Sequence[str], scheme: str) -> Node:
+    port, health_port = free_port(), free_port()
+    client = f"{scheme}://{HOST}:{port}"
     command: list[str | Path] = [
         *(binary, *_FLAGS, f"--name={name}", f"--data-dir={folder / 'data'}"),
         *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
         *(f"--listen-peer-urls={members[name]}", f"--initial-advertise-peer-urls={members[name]}"),
         f"--initial-cluster={','.join(f'{member}={address}' for member, address in members.items())}",
+        f"--listen-metrics-urls=http://{HOST}:{health_port}",
         *flags,
     ]
-    return Node(name, folder, command, port=port, probe=lambda: _is_healthy(port))
+    return Node(name, folder, command, port=port, probe=lambda: _is_healthy(health_port))
 
 
 def _is_healthy(port: int) -> bool:

@@ -49,8 +49,18 @@ def cluster(folder: Path, size: int = 1, *, flags: Sequence[str] = ()) -> Cluste
     return Cluster("oxia", [node], leads=lambda _: True)
 
 
-def replicated(folder: Path, size: int, *, advertised_ports: Callable[[Node], int] | None = None) -> Cluster:
-    """With `advertised_ports`, clients connect to that port instead of the server's own; a proxy listens there."""
+def replicated(
+    folder: Path,
+    size: int,
+    *,
+    advertised_ports: Callable[[Node], int] | None = None,
+    flags: Sequence[str | Path] = (),
+    is_secured: bool = False,
+) -> Cluster:
+    """With `advertised_ports`, clients connect to that port instead of the server's own; a proxy listens there.
+
+    `flags` are for the servers. `is_secured`: they demand TLS or a token, so they are not tried with a plain client.
+    """
     binary = obtain()
     home = folder / "coordinator"
     home.mkdir(parents=True, exist_ok=True)
@@ -60,7 +70,7 @@ def replicated(folder: Path, size: int, *, advertised_ports: Callable[[Node], in
     for number, inner_port in enumerate(inner_ports, 1):
         place, port = folder / f"oxia{number}", free_port()
         command: list[str | Path] = [
-            *(binary, "server", "-p", f"{HOST}:{port}", "-i", f"{HOST}:{inner_port}", *_common(place)),
+            *(binary, "server", "-p", f"{HOST}:{port}", "-i", f"{HOST}:{inner_port}", *_common(place), *flags),
         ]
         # a server that comes back gets its shards only when the coordinator tries again, many seconds later
         nodes.append(Node(f"oxia{number}", place, command, port=port, probe=partial(_is_listening, port)))
@@ -73,7 +83,8 @@ def replicated(folder: Path, size: int, *, advertised_ports: Callable[[Node], in
 
     def is_ready() -> bool:
         has_leaders = None not in shard_leaders(status)
-        return has_leaders and (advertised_ports is not None or all(_serves(binary, node.port) for node in nodes))
+        is_untried = is_secured or advertised_ports is not None
+        return has_leaders and (is_untried or all(_serves(binary, node.port) for node in nodes))
 
     coordinator = Node("coordinator", home, command, port=0, probe=is_ready)
     inner_of = dict(zip((node.port for node in nodes), inner_ports, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.services import cache
@@ -55,13 +56,14 @@ def version() -> str:
     return jar.stem.removeprefix("zookeeper-")
 
 
-def cluster(folder: Path, size: int = 1) -> Cluster:
-    """Not started yet. One server is standalone, more are an ensemble."""
+def cluster(folder: Path, size: int = 1, settings: Mapping[str, str] | None = None) -> Cluster:
+    """Not started yet. One server is standalone, more are an ensemble. `settings` are added to `zoo.cfg`."""
     jars = obtain()
     members = {
         number: f"{HOST}:{free_port()}:{free_port()}" for number in range(1, size + 1)
     }  # for quorum and election
-    nodes = [_node(jars, folder / f"zk{number}", number, members if size > 1 else {}) for number in members]
+    others = members if size > 1 else {}
+    nodes = [_node(jars, folder / f"zk{number}", number, others, settings or {}) for number in members]
     return Cluster("zk", nodes, leads=lambda node: _mode(node.port) in ("leader", "standalone"))
 
 
@@ -81,11 +83,11 @@ def _mode(port: int) -> str | None:
     return found[1] if found else None
 
 
-def _node(jars: Path, folder: Path, number: int, members: dict[int, str]) -> Node:
+def _node(jars: Path, folder: Path, number: int, members: dict[int, str], more: Mapping[str, str]) -> Node:
     port = free_port()
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
-    settings = {**_SETTINGS, "dataDir": str(data), "clientPort": str(port)}
+    settings = {**_SETTINGS, "dataDir": str(data), "clientPort": str(port), **more}
     settings |= {f"server.{member}": address for member, address in members.items()}
     (data / "myid").write_text(f"{number}\n")
     (folder / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

@@ -10,6 +10,7 @@ It knows nothing of topics, brokers or messages: its users define keys and value
 | `session_base` | base of the backends' sessions |
 | `watch_fanout` | changes to the watches of one process |
 | `envelope` | logical versions and times that survive a move |
+| `store_security` | TLS and credentials in metadata URLs |
 | `grpc_calls` | shared by the backends on gRPC |
 | `archive` `transfer` | export, import, deletion of trees |
 | `recipes` | sessions, elections, membership, sequential keys |

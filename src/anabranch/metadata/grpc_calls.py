@@ -10,13 +10,19 @@ Importing this module imports grpc, so it is imported only when a store that nee
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable
 from enum import Enum
+from pathlib import Path
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read at import; otherwise failed handshakes are printed to stderr
+
 import grpc
 import grpc.aio
+
+from anabranch.metadata.store_security import CredentialsUnreadable, Tls
 
 RECEIVE_BYTES_MAX = 256 * 1024 * 1024
 CONNECT_MS_MAX = 2_000
@@ -35,6 +41,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 _NEVER_LEFT = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
+_TLS_FAILED = ("handshake failed", "SSL_ERROR", "CERTIFICATE_VERIFY_FAILED", "verification check failed")
 _LOST = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -70,6 +77,11 @@ class CallFailed(Exception):
     def fate(self) -> Fate:
         return fate(self.code, self.details)
 
+    @property
+    def is_tls_failure(self) -> bool:
+        """The handshake failed, so nothing was sent."""
+        return self.fate is Fate.NOT_SENT and any(part in self.details for part in _TLS_FAILED)
+
 
 def fate(code: grpc.StatusCode, details: str) -> Fate:
     if code not in _LOST:
@@ -79,11 +91,31 @@ def fate(code: grpc.StatusCode, details: str) -> Fate:
     return Fate.UNKNOWN
 
 
-def make_channel(address: str, *options: tuple[str, int | str]) -> grpc.aio.Channel:
-    """A separate connection to one `host:port`. End it with `close_channel`."""
-    channel = grpc.aio.insecure_channel(address, options=(*OPTIONS, *options))
+def make_channel(address: str, *options: tuple[str, int | str], tls: Tls | None = None) -> grpc.aio.Channel:
+    """A separate connection to one `host:port`. End it with `close_channel`. Raises CredentialsUnreadable."""
+    if tls is None:
+        channel = grpc.aio.insecure_channel(address, options=(*OPTIONS, *options))
+    else:
+        name: tuple[tuple[str, int | str], ...] = ()
+        if tls.server_name:
+            name = (("grpc.ssl_target_name_override", tls.server_name), ("grpc.default_authority", tls.server_name))
+        channel = grpc.aio.secure_channel(address, _credentials(tls), options=(*OPTIONS, *name, *options))
     _open.setdefault(asyncio.get_running_loop(), set()).add(channel)
     return channel
+
+
+def _credentials(tls: Tls) -> grpc.ChannelCredentials:
+    tls.context()  # gRPC does not say what is wrong with a file
+    return grpc.ssl_channel_credentials(
+        _pem(tls.ca), private_key=_pem(tls.key), certificate_chain=_pem(tls.certificate)
+    )
+
+
+def _pem(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes() if path else None
+    except OSError as error:
+        raise CredentialsUnreadable(f"TLS of the metadata store: {path} cannot be read: {error.strerror}") from error
 
 
 async def close_channel(channel: grpc.aio.Channel, grace_s: float | None = None) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from anabranch.metadata.interface import ExtraMissing, MetadataStore, UnknownStore
+from anabranch.metadata.store_security import NO_SECURITY, OPTIONS, split_options
 from anabranch.metadata.write_gate import GatedStore
 from anabranch.runtime.clock import Clock
 
@@ -34,7 +35,13 @@ def bare_store(url: str, clock: Clock, deadline_ms: int = DEADLINE_MS) -> Metada
     """Without the write gate: for moving data between stores."""
     scheme, _, rest = url.partition(":")
     if scheme in ("zk", "etcd", "oxia") and without_user(url) != url:
-        raise UnknownStore(f"metadata URLs with user or password are not supported yet: {without_credentials(url)}")
+        raise UnknownStore(
+            f"a metadata URL has no user or password before its hosts: write {without_credentials(url)}?user=NAME&"
+            "password-file=FILE"
+        )
+    security = NO_SECURITY
+    if scheme in OPTIONS:
+        rest, security = split_options(scheme, rest)
     if scheme == "memory" and not rest:
         from anabranch.metadata.memory.store import MemoryStore
 
@@ -47,17 +54,17 @@ def bare_store(url: str, clock: Clock, deadline_ms: int = DEADLINE_MS) -> Metada
         with needing("etcd"):
             from anabranch.metadata.etcd.store import EtcdStore, parse_url
 
-        return EtcdStore(*parse_url(rest), clock, deadline_ms=deadline_ms)
+        return EtcdStore(*parse_url(rest), clock, deadline_ms=deadline_ms, security=security)
     if scheme == "zk" and rest:
         from anabranch.metadata.zookeeper.address import parse_url as parse_zookeeper_url
         from anabranch.metadata.zookeeper.store import ZooKeeperStore
 
-        return ZooKeeperStore(*parse_zookeeper_url(rest), clock, request_s=deadline_ms / 1000)
+        return ZooKeeperStore(*parse_zookeeper_url(rest), clock, request_s=deadline_ms / 1000, security=security)
     if scheme == "oxia":
         with needing("oxia"):
             from anabranch.metadata.oxia.store import open_oxia
 
-        return open_oxia(rest, clock, deadline_ms=deadline_ms)
+        return open_oxia(rest, clock, deadline_ms=deadline_ms, security=security)
     raise UnknownStore(f"no metadata store for {without_credentials(url)!r}; this release has {' and '.join(KNOWN)}")
 
 

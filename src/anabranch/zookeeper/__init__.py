@@ -8,6 +8,7 @@ Used by the metadata store on ZooKeeper and meant for BookKeeper storage too, so
 | `jute` | wire format: requests to bytes, answers to values |
 | `errors` | error types and the server's error codes |
 | `address` | server lists: `HOST:PORT,HOST:PORT` |
+| `access` | TLS, credentials, access list of created nodes |
 | `channel` | one TCP connection to one server: handshake, requests, pings |
 | `connection` | one ZooKeeper session over a succession of channels |
 
@@ -20,6 +21,7 @@ connection = Connection(
     timeout_ms=12_000,  # asked for; `connection.timeout_ms` is what the server granted
     request_s=10.0,  # deadline of one operation, reconnecting included
     renew_expired=False,  # True: replace an expired session silently, for users without ephemeral nodes
+    access=Access(digest="user:password"),  # TLS and credentials, if the servers want them
     on_phase=print,  # Phase.CONNECTED, CONNECTING, LOST or CLOSED
     on_event=print,  # an `Event` (type, path, zxid) for every watched change
     prepare=watch,  # runs on every new channel, before any request

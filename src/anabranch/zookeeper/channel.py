@@ -15,12 +15,14 @@ from anabranch.runtime.clock import Clock, Timer
 from anabranch.zookeeper.errors import AnswerTimeout, ConnectionLost, MalformedAnswer, ServerError, ZooKeeperError
 from anabranch.zookeeper.jute import (
     HEADER_BYTES,
+    XID_AUTH,
     XID_EVENT,
     XID_PING,
     ConnectAnswer,
     Event,
     Op,
     Request,
+    auth_body,
     connect,
     connect_answer,
     event_of,
@@ -65,6 +67,7 @@ class Channel(asyncio.Protocol):
         self._pending_bytes = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._connected: asyncio.Future[ConnectAnswer] | None = None
+        self._authenticated: asyncio.Future[None] | None = None
         self._xid = 0
         self._timers: list[Timer] = []
         self._timeout_s = 0.0
@@ -88,6 +91,14 @@ class Channel(asyncio.Protocol):
         answer = await self._connected
         self.confirmed_at = sent_at
         return answer
+
+    async def authenticate(self, digest: str) -> None:
+        """`digest` is `user:password`. Raises ServerError if the server refuses it."""
+        self._authenticated = self._loop.create_future()
+        if self._reason is not None:
+            raise self._reason
+        self._write(frame(XID_AUTH, Op.AUTH, auth_body("digest", digest.encode())))
+        await self._authenticated
 
     def start_pings(self, timeout_ms: int) -> None:
         self._timeout_s = timeout_ms / 1000
@@ -132,6 +143,8 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
         if self._connected is not None and not self._connected.done():
             self._connected.set_exception(reason)
+        if self._authenticated is not None:
+            fail(self._authenticated, reason)
         while self._pending:
             fail(self._pending.popleft().future, reason)
         self._pending_bytes = 0
@@ -179,6 +192,9 @@ class Channel(asyncio.Protocol):
         if xid == XID_EVENT:
             self._on_event(event_of(raw, zxid))
             return
+        if xid == XID_AUTH:
+            self._on_authenticated(error)
+            return
         if zxid > self.zxid:
             self.zxid = zxid
         if xid == XID_PING:
@@ -199,6 +215,15 @@ class Channel(asyncio.Protocol):
             fail(pending.future, ServerError(error))
         else:
             pending.future.set_result(Answer(raw[HEADER_BYTES:], zxid))
+
+    def _on_authenticated(self, error: int) -> None:
+        waiting = self._authenticated
+        if waiting is None or waiting.done():
+            raise MalformedAnswer("an answer to credentials that were not sent")
+        if error:
+            fail(waiting, ServerError(error))
+        else:
+            waiting.set_result(None)
 
     def _write(self, raw: bytes) -> None:
         self._output.append(raw)

@@ -13,15 +13,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
+from anabranch.zookeeper.access import OPEN_ACCESS, Access
 from anabranch.zookeeper.address import Server
 from anabranch.zookeeper.channel import Answer, Channel, fail
 from anabranch.zookeeper.errors import (
+    AccessRefused,
     AnswerTimeout,
     Code,
     ConnectionLost,
@@ -63,7 +66,9 @@ async def no_preparation(channel: Channel) -> None:
 class Connection:
     """`renew_expired`: an expired session is replaced silently, for users without ephemeral nodes.
 
-    `prepare` runs on every new channel before it is used; if it raises, the next server is tried.
+    `prepare` runs on every new channel before it is used; if it raises, the next server is tried. Until a session is
+    established, TLS or credentials that every server refuses end the connection (AccessRefused). Later they are
+    retried, because a server's certificate may be exchanged.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Connection:
         timeout_ms: int,
         request_s: float,
         renew_expired: bool,
+        access: Access = OPEN_ACCESS,
         on_phase: Callable[[Phase], None] = lambda phase: None,
         on_event: Callable[[Event], None] = lambda event: None,
         prepare: Callable[[Channel], Awaitable[None]] = no_preparation,
@@ -83,6 +89,8 @@ class Connection:
         self._asked_ms = timeout_ms
         self._request_s = request_s
         self._renews = renew_expired
+        self._access = access
+        self._refusal: AccessRefused | None = None
         self._on_phase = on_phase
         self._on_event = on_event
         self._prepare = prepare
@@ -195,6 +203,8 @@ class Connection:
         while True:
             if self.phase is Phase.LOST:
                 raise SessionExpired("the session has ended")
+            if self._refusal is not None:
+                raise self._refusal
             if self.phase is Phase.CLOSED:
                 raise ZooKeeperUnavailable("the ZooKeeper connection is closed")
             channel = self._channel
@@ -213,7 +223,7 @@ class Connection:
     # Session ---------------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        failures = 0
+        failures = refusals = 0
         while True:
             server = self._servers[self._server_index % len(self._servers)]
             rounds = failures // len(self._servers)
@@ -228,6 +238,11 @@ class Connection:
             except (OSError, UnicodeError, ZooKeeperError) as error:  # UnicodeError: an invalid host name
                 self._server_index += 1
                 self._reason = f"{server}: {error}"
+                refusals = refusals + 1 if _is_refusal(error) else 0
+                if refusals >= len(self._servers) and not self.session_id:
+                    self._refusal = AccessRefused(f"ZooKeeper at {self._reason}")
+                    self._end(Phase.CLOSED, self._reason)
+                    return
                 if self._is_out_of_contact():
                     self._end(Phase.LOST, "no contact with any server for too long")
                     return
@@ -235,7 +250,7 @@ class Connection:
                 if failures % len(self._servers) == 0:
                     await self._clock.sleep(BACKOFF_S[min(rounds, len(BACKOFF_S) - 1)])
                 continue
-            failures = 0
+            failures = refusals = 0
             self._channel = channel
             self._set_phase(Phase.CONNECTED)
             self._changed.set()
@@ -271,12 +286,17 @@ class Connection:
             seconds = min(seconds, max(self.timeout_ms / 3000, 0.3))  # the session would expire while waiting longer
         try:
             async with asyncio.timeout(seconds):
-                await loop.create_connection(lambda: channel, server.host, server.port)
+                name = (self._access.server_name or server.host) if self._access.tls is not None else None
+                await loop.create_connection(
+                    lambda: channel, server.host, server.port, ssl=self._access.tls, server_hostname=name
+                )
                 known = max(self.zxid, self._zxid_min)
                 answer = await channel.handshake(known, self._asked_ms, self.session_id, self._password)
                 if answer.timeout_ms == 0:
                     raise _Expired
                 channel.zxid = known  # a server behind this transaction refuses the connection
+                if self._access.digest:
+                    await channel.authenticate(self._access.digest)
                 channel.start_pings(answer.timeout_ms)
                 self.session_id, self._password = answer.session_id, answer.password
                 self.timeout_ms = answer.timeout_ms
@@ -304,6 +324,11 @@ class Connection:
     def _set_phase(self, phase: Phase) -> None:
         self.phase = phase
         self._on_phase(phase)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """TLS failed, or the server did not accept the credentials."""
+    return isinstance(error, ssl.SSLError) or (isinstance(error, ServerError) and error.number == Code.AUTH_FAILED)
 
 
 async def _outcome(future: asyncio.Future[Answer]) -> Answer | ServerError:

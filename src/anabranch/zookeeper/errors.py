@@ -91,6 +91,13 @@ class ZooKeeperUnavailable(ZooKeeperError):
     retryable = True
 
 
+class AccessRefused(ZooKeeperUnavailable):
+    """Every server refused the TLS handshake or the credentials: repeating does not help."""
+
+    code = "zookeeper-access-refused"
+    retryable = False
+
+
 class MalformedAnswer(ZooKeeperUnavailable):
     """Bytes from the server that are not a ZooKeeper answer."""
 

@@ -6,8 +6,10 @@ Decoding any bytes gives a value or raises MalformedAnswer.
 from __future__ import annotations
 
 import struct
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from hashlib import sha1
 from typing import NamedTuple
 
 from anabranch.zookeeper.errors import Code, MalformedAnswer, RequestTooLarge
@@ -19,6 +21,7 @@ ANSWER_BYTES_MAX = 256 * 1024 * 1024
 
 XID_EVENT = -1
 XID_PING = -2
+XID_AUTH = -4
 
 
 class Op(IntEnum):
@@ -34,6 +37,7 @@ class Op(IntEnum):
     MULTI = 14
     CREATE2 = 15
     MULTI_READ = 22
+    AUTH = 100
     ADD_WATCH = 106
     CLOSE_SESSION = -11
 
@@ -123,7 +127,18 @@ def blob(value: bytes | None) -> bytes:
     return _NONE if value is None else _INT.pack(len(value)) + value
 
 
-_OPEN_ACL = _INT.pack(1) + _INT.pack(31) + text("world") + text("anyone")
+def _acl(scheme: str, identity: str) -> bytes:
+    """A list of one entry with all permissions."""
+    return _INT.pack(1) + _INT.pack(31) + text(scheme) + text(identity)
+
+
+OPEN_ACL = _acl("world", "anyone")
+
+
+def digest_acl(digest: str) -> bytes:
+    """Only the user of `digest` (`user:password`). ZooKeeper keeps a hash of both."""
+    hashed = b64encode(sha1(digest.encode(), usedforsecurity=False).digest()).decode()
+    return _acl("digest", f"{digest.partition(':')[0]}:{hashed}")
 
 
 def frame(xid: int, op: int, body: bytes) -> bytes:
@@ -141,8 +156,12 @@ def _path_and_data(path: str, data: bytes | None) -> bytes:
     return text(path) + blob(data)
 
 
-def create_body(path: str, data: bytes | None, *, ephemeral: bool) -> bytes:
-    return _path_and_data(path, data) + _OPEN_ACL + _INT.pack(1 if ephemeral else 0)
+def create_body(path: str, data: bytes | None, *, ephemeral: bool, acl: bytes = OPEN_ACL) -> bytes:
+    return _path_and_data(path, data) + acl + _INT.pack(1 if ephemeral else 0)
+
+
+def auth_body(scheme: str, credentials: bytes) -> bytes:
+    return _INT.pack(0) + text(scheme) + blob(credentials)
 
 
 def set_body(path: str, data: bytes | None, version: int) -> bytes:
@@ -159,13 +178,13 @@ def read_body(path: str) -> bytes:
     return text(path) + _FALSE
 
 
-def create(path: str, data: bytes, *, ephemeral: bool) -> Request:
-    return Request(Op.CREATE2, create_body(path, data, ephemeral=ephemeral), False)
+def create(path: str, data: bytes, *, ephemeral: bool, acl: bytes = OPEN_ACL) -> Request:
+    return Request(Op.CREATE2, create_body(path, data, ephemeral=ephemeral, acl=acl), False)
 
 
-def create_intermediate(path: str) -> Request:
+def create_intermediate(path: str, acl: bytes = OPEN_ACL) -> Request:
     """A node without data, as a parent of others. Repeatable: the second attempt answers NODE_EXISTS."""
-    return Request(Op.CREATE, create_body(path, None, ephemeral=False), True)
+    return Request(Op.CREATE, create_body(path, None, ephemeral=False, acl=acl), True)
 
 
 def set_data(path: str, data: bytes | None, version: int) -> Request:

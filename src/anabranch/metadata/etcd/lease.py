@@ -108,7 +108,7 @@ class EtcdSession(SessionBase):
             connection = None
             try:
                 connection = self._channel.connection()
-                await self._keep_on(connection.stream(KEEP_ALIVE))
+                await self._keep_on(await self._channel.stream(connection, KEEP_ALIVE))
             except (CallFailed, TimeoutError, StoreUnavailable) as error:
                 log.info(
                     "etcd lease keep-alive not answered; trying another server",

@@ -44,6 +44,7 @@ from anabranch.metadata.interface import (
     decide_delete,
     decide_put,
 )
+from anabranch.metadata.store_security import NO_SECURITY, StoreSecurity
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.logs import get_logger
@@ -59,9 +60,16 @@ log = get_logger(__name__)
 
 
 class EtcdStore:
-    def __init__(self, endpoints: Sequence[str], prefix: str, clock: Clock, deadline_ms: int = DEADLINE_MS) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        prefix: str,
+        clock: Clock,
+        deadline_ms: int = DEADLINE_MS,
+        security: StoreSecurity = NO_SECURITY,
+    ) -> None:
         self._clock = clock
-        self._channel = EtcdChannel(endpoints, clock, deadline_ms)
+        self._channel = EtcdChannel(endpoints, clock, deadline_ms, security)
         self._records = EtcdRecords(self._channel, Keyspace(prefix))
         self._watch_stream = WatchStream(self._channel, self._records.keyspace, clock)
         self._sessions: set[EtcdSession] = set()

@@ -95,7 +95,7 @@ class WatchStream:
     async def _follow(self, connection: EndpointConnection) -> None:
         begin, end = self._keyspace.below("")
         create = pb.WatchCreateRequest(key=begin, range_end=end, start_revision=self._next, fragment=True)
-        call = connection.stream(WATCH)
+        call = await self._channel.stream(connection, WATCH)
         reading: asyncio.Task[Any] | None = None
         is_progress_requested = False
         try:

@@ -11,7 +11,8 @@ import grpc
 
 from anabranch.metadata.grpc_calls import CallFailed, Fate
 from anabranch.metadata.interface import StoreUnavailable
-from anabranch.model.errors import Error, NotFound
+from anabranch.metadata.store_security import TlsFailed
+from anabranch.model.errors import Error, NotAllowed, NotFound
 
 
 class Refusal(Enum):
@@ -54,6 +55,10 @@ def port_error(failed: CallFailed, doing: str) -> Error:
             return NamespaceMissing("the Oxia cluster has no such namespace")
         case Refusal.NO_NOTIFICATIONS:
             return StoreUnavailable("notifications are disabled in this Oxia namespace; the metadata store needs them")
+        case _ if failed.code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+            return NotAllowed(f"Oxia does not accept the token of the metadata URL: {failed.details}")
+        case _ if failed.is_tls_failure:
+            return TlsFailed(f"{doing}: {failed.details}")
         case _:
             return StoreUnavailable(f"{doing}: {failed}")
 

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from anabranch.metadata.grpc_calls import CallFailed, answer, close_channel, make_channel
 from anabranch.metadata.oxia import oxia_pb2 as wire
 from anabranch.metadata.oxia.errors import AnswerUnreadable
+from anabranch.metadata.store_security import NO_SECURITY, StoreSecurity
 
 SERVICES = ("io.oxia.proto.v1.OxiaClient", "io.streamnative.oxia.proto.OxiaClient")
 
@@ -45,16 +46,18 @@ def parse(kind: type[M], data: bytes) -> M:
 class ServerChannel:
     """Raises CallFailed. Callers set deadlines with `asyncio.timeout`."""
 
-    def __init__(self, address: str, connect_to: str) -> None:
+    def __init__(self, address: str, connect_to: str, security: StoreSecurity = NO_SECURITY) -> None:
         """`address` is the one in the assignments, `connect_to` the one to connect to."""
         self.address = address
-        self._channel = make_channel(connect_to)
+        self._security = security
+        self._headers: tuple[tuple[str, str], ...] | None = None  # None: the token is read at the next call
+        self._channel = make_channel(connect_to, tls=security.tls)
         self._service: str | None = None
         self._finding = asyncio.Lock()
 
     async def ask(self, method: str, request: Message, kind: type[M]) -> M:
         multi: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(await self._path(method))
-        call = multi(request.SerializeToString())
+        call = multi(request.SerializeToString(), metadata=self._call_metadata())
         try:
             return parse(kind, await answer(call))
         except CallFailed as failed:
@@ -75,7 +78,7 @@ class ServerChannel:
 
     async def open_writes(self, metadata: Sequence[tuple[str, str]]) -> WriteCall:
         path = await self._path(WRITE)
-        return self._channel.stream_stream(path)(metadata=grpc.aio.Metadata(*metadata))
+        return self._channel.stream_stream(path)(metadata=self._call_metadata(*metadata))
 
     async def failure_of(self, call: WriteCall) -> CallFailed:
         """Why a stream ended; the error of a failed write does not contain it."""
@@ -103,6 +106,7 @@ class ServerChannel:
                 if failed.code is grpc.StatusCode.UNIMPLEMENTED:
                     continue
                 if failed.code is not grpc.StatusCode.UNKNOWN:  # Oxia's own status codes arrive as UNKNOWN
+                    self._on_failure(failed)
                     raise
             finally:
                 call.cancel()
@@ -111,9 +115,18 @@ class ServerChannel:
 
     def _stream(self, path: str, request: Message) -> grpc.aio.UnaryStreamCall[bytes, bytes]:
         multi: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(path)
-        return multi(request.SerializeToString())
+        return multi(request.SerializeToString(), metadata=self._call_metadata())
+
+    def _call_metadata(self, *metadata: tuple[str, str]) -> grpc.aio.Metadata:
+        if self._headers is None:
+            security = self._security
+            self._headers = (("authorization", f"Bearer {security.token()}"),) if security.token_file else ()
+        return grpc.aio.Metadata(*metadata, *self._headers)
 
     def _on_failure(self, failed: CallFailed) -> None:
-        """After UNIMPLEMENTED, find the service again: the server may run another release now."""
+        """After UNIMPLEMENTED, find the service again: the server may run another release now. After UNAUTHENTICATED,
+        read the token again: its file may have a newer one."""
         if failed.code is grpc.StatusCode.UNIMPLEMENTED:
             self._service = None
+        if failed.code is grpc.StatusCode.UNAUTHENTICATED:
+            self._headers = None

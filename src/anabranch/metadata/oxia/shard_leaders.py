@@ -20,6 +20,7 @@ from anabranch.metadata.oxia import oxia_pb2 as wire
 from anabranch.metadata.oxia.errors import AnswerUnreadable, is_retryable, port_error
 from anabranch.metadata.oxia.server_channel import ASSIGNMENTS, ServerChannel
 from anabranch.metadata.oxia.shards import Shard, ShardMap, read_assignments
+from anabranch.metadata.store_security import NO_SECURITY, StoreSecurity
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
@@ -58,8 +59,10 @@ class Cluster:
         clock: Clock,
         deadline_s: float,
         connect_address: Callable[[str], str] = lambda address: address,
+        security: StoreSecurity = NO_SECURITY,
     ) -> None:
         """`connect_address` maps an address in the assignments to the one to connect to."""
+        self._security = security
         self._connect_address = connect_address
         self.namespace = namespace
         self.clock = clock
@@ -71,7 +74,8 @@ class Cluster:
         self._listeners: list[Callable[[ShardMap], None]] = []
 
     async def open(self) -> None:
-        """Raises StoreUnavailable, NamespaceMissing or AnswerUnreadable."""
+        """Raises StoreUnavailable, NotAllowed, NamespaceMissing or AnswerUnreadable."""
+        self._security.check_files()
         self._tasks = TaskOwner("oxia-cluster")  # a closed one cannot be used again
         first = asyncio.get_running_loop().create_future()
         self._tasks.spawn(self._follow(first), "assignments")
@@ -140,11 +144,12 @@ class Cluster:
 
     def _peer(self, address: str) -> ServerChannel:
         if address not in self._peers:
-            self._peers[address] = ServerChannel(address, self._connect_address(address))
+            self._peers[address] = ServerChannel(address, self._connect_address(address), self._security)
         return self._peers[address]
 
     async def _follow(self, first: asyncio.Future[None]) -> None:
         backoff = Backoff(self.clock)
+        tls_failures = 0
         for attempt in count():
             addresses = self._addresses()
             try:
@@ -155,7 +160,8 @@ class Cluster:
                         if not first.done():
                             first.set_result(None)
             except CallFailed as failed:
-                if not is_retryable(failed) and not first.done():
+                tls_failures = tls_failures + 1 if failed.is_tls_failure else 0
+                if not first.done() and (not is_retryable(failed) or tls_failures >= len(addresses)):
                     first.set_exception(port_error(failed, "connecting"))
                     return
                 log.info("Oxia shard assignments interrupted; reconnecting", extra={"reason": str(failed)})

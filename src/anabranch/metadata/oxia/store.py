@@ -46,6 +46,7 @@ from anabranch.metadata.oxia.sessions import TTL_MS_MIN, OxiaSession
 from anabranch.metadata.oxia.shard_leaders import Cluster
 from anabranch.metadata.oxia.shard_writer import ShardWriter
 from anabranch.metadata.oxia.shards import ShardMap
+from anabranch.metadata.store_security import NO_SECURITY, StoreSecurity
 from anabranch.metadata.watch_fanout import TreeWatch, WatchFanout
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
@@ -59,9 +60,11 @@ CAPABILITIES = Capabilities("oxia", is_durable=True, is_shared=True, has_snapsho
 log = get_logger(__name__)
 
 
-def open_oxia(rest: str, clock: Clock, *, deadline_ms: int = DEADLINE_MS) -> OxiaStore:
+def open_oxia(
+    rest: str, clock: Clock, *, deadline_ms: int = DEADLINE_MS, security: StoreSecurity = NO_SECURITY
+) -> OxiaStore:
     """The store of the URL `oxia:` + rest, not opened yet."""
-    return OxiaStore(Address.parse(rest), clock, deadline_ms=deadline_ms)
+    return OxiaStore(Address.parse(rest), clock, deadline_ms=deadline_ms, security=security)
 
 
 class OxiaStore:
@@ -72,10 +75,11 @@ class OxiaStore:
         *,
         deadline_ms: int = DEADLINE_MS,
         connect_address: Callable[[str], str] = lambda address: address,
+        security: StoreSecurity = NO_SECURITY,
     ) -> None:
         """`connect_address` maps an address of the cluster to the one to connect to, for tunnels and proxies."""
         self._prefix = address.prefix
-        self._cluster = Cluster(address.seeds, address.namespace, clock, deadline_ms / 1000, connect_address)
+        self._cluster = Cluster(address.seeds, address.namespace, clock, deadline_ms / 1000, connect_address, security)
         self._reader = Reader(self._cluster)
         self._writers: dict[int, ShardWriter] = {}
         self._feeds: dict[int, ShardFeed] = {}

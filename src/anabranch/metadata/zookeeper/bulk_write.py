@@ -42,7 +42,7 @@ class BulkWriter:
         """`data_for(path, old)` returns the data to store at `path`, over `old`."""
         left = sorted(paths, key=_depth)
         await self._create_parents(left, set(left))
-        left = await self._apply([_create(path, data_for(path, None)) for path in left])
+        left = await self._apply([_create(path, data_for(path, None), self._nodes.acl) for path in left])
         for _ in range(ROUNDS_MAX):
             if not left:
                 return
@@ -54,7 +54,7 @@ class BulkWriter:
                 node = found.get(path)
                 data = data_for(path, node)
                 if node is None:
-                    steps.append(_create(path, data))
+                    steps.append(_create(path, data, self._nodes.acl))
                 elif not node.stat.owner:
                     steps.append(_set(path, data, node.stat.version))
                 elif not await self._nodes.overwrite(self._conn, path, data, node):
@@ -122,8 +122,8 @@ def _depth(path: str) -> int:
     return path.count("/")
 
 
-def _create(path: str, data: bytes) -> Step:
-    return path, jute.part(Op.CREATE, jute.create_body(path, data, ephemeral=False))
+def _create(path: str, data: bytes, acl: bytes) -> Step:
+    return path, jute.part(Op.CREATE, jute.create_body(path, data, ephemeral=False, acl=acl))
 
 
 def _set(path: str, data: bytes | None, version: int) -> Step:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 
 from anabranch.metadata.interface import OutcomeUnknown, RequestTooLarge, SessionLost, StoreUnavailable
-from anabranch.model.errors import Error
+from anabranch.metadata.store_security import TlsFailed
+from anabranch.model.errors import Error, NotAllowed
 from anabranch.zookeeper import errors as zookeeper
 
 
@@ -29,6 +30,10 @@ def store_error(error: zookeeper.ZooKeeperError) -> Error:
             return SessionLost(str(error))
         case zookeeper.RequestTooLarge():
             return RequestTooLarge(str(error))
+        case zookeeper.AccessRefused():
+            return TlsFailed(str(error))
+        case zookeeper.ServerError(number=zookeeper.Code.NO_AUTH):
+            return NotAllowed("ZooKeeper refuses this user: the access list of a node does not name it")
         case zookeeper.ServerError():
             return RequestRefused(str(error))
         case zookeeper.MalformedAnswer():

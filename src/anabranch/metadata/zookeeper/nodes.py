@@ -30,7 +30,7 @@ from anabranch.zookeeper import jute
 from anabranch.zookeeper.channel import Answer
 from anabranch.zookeeper.connection import Connection
 from anabranch.zookeeper.errors import Code, MalformedAnswer, ServerError
-from anabranch.zookeeper.jute import Node, Op, Stat
+from anabranch.zookeeper.jute import OPEN_ACL, Node, Op, Stat
 
 ATTEMPTS_MAX = 50  # each failed attempt means that another write succeeded
 REWRITES_MAX = 2_000
@@ -46,6 +46,7 @@ class Nodes:
 
     def __init__(self, keys: PathMapping, on_deleted: Callable[[str], None]) -> None:
         self._keys = keys
+        self.acl = OPEN_ACL  # of the nodes that this store creates
         self._on_deleted = on_deleted
         self.numbering = Numbering()
         self.recent = RecentNodes()
@@ -105,9 +106,12 @@ class Nodes:
                 return
         raise StoreUnavailable(f"{key}: gave up after {ATTEMPTS_MAX} attempts, because other writers were always first")
 
-    async def create_intermediate_nodes(self, conn: Connection, paths: Sequence[str], deadline: float) -> None:
+    async def create_intermediate_nodes(
+        self, conn: Connection, paths: Sequence[str], deadline: float, acl: bytes | None = None
+    ) -> None:
+        acl = acl or self.acl
         for path, answer in zip(
-            paths, await conn.call_all([jute.create_intermediate(path) for path in paths], deadline), strict=True
+            paths, await conn.call_all([jute.create_intermediate(path, acl) for path in paths], deadline), strict=True
         ):
             if not isinstance(answer, ServerError):
                 self.recent.note_intermediate(path)
@@ -153,11 +157,12 @@ class Nodes:
 
     async def _create(self, conn: Connection, path: str, data: bytes, owner: int, deadline: float) -> Stat | None:
         """None if another node exists there, or if the parents were deleted again."""
-        request = jute.create(path, data, ephemeral=owner != 0)
+        request = jute.create(path, data, ephemeral=owner != 0, acl=self.acl)
         (answer,) = await conn.call_all([request], deadline)
         if isinstance(answer, ServerError) and answer.number == Code.NO_NODE:
             parents = self._keys.parents(path)
-            *made, answer = await conn.call_all([*map(jute.create_intermediate, parents), request], deadline)
+            above = [jute.create_intermediate(one, self.acl) for one in parents]
+            *made, answer = await conn.call_all([*above, request], deadline)
             for one, done in zip(parents, made, strict=True):
                 if not isinstance(done, ServerError):
                     self.recent.note_intermediate(one)
@@ -210,7 +215,7 @@ class Nodes:
         count = rewrites_needed(old, len(again), REPLACE_BYTES_MAX - len(data) - 6 * len(again), REWRITES_MAX)
         parts = [
             jute.part(Op.DELETE, jute.version_body(path, old.version)),
-            jute.part(Op.CREATE, jute.create_body(path, b"", ephemeral=owner != 0)),
+            jute.part(Op.CREATE, jute.create_body(path, b"", ephemeral=owner != 0, acl=self.acl)),
             *[again] * (count - 1),
             jute.part(Op.SET_DATA, jute.set_body(path, data, -1)),
         ]

@@ -31,6 +31,7 @@ from anabranch.metadata.interface import (
     check_value,
     is_within,
 )
+from anabranch.metadata.store_security import NO_SECURITY, StoreSecurity
 from anabranch.metadata.watch_fanout import TreeWatch, WatchFanout
 from anabranch.metadata.zookeeper import bulk_read as bulk
 from anabranch.metadata.zookeeper.bulk_write import BulkWriter
@@ -45,11 +46,12 @@ from anabranch.metadata.zookeeper.session import ZooKeeperSession
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
 from anabranch.zookeeper import jute
+from anabranch.zookeeper.access import Access
 from anabranch.zookeeper.address import Server
 from anabranch.zookeeper.channel import Channel
 from anabranch.zookeeper.connection import Connection, Phase, no_preparation
 from anabranch.zookeeper.errors import Code, ServerError, ZooKeeperError, ZooKeeperUnavailable
-from anabranch.zookeeper.jute import Event, Node
+from anabranch.zookeeper.jute import OPEN_ACL, Event, Node
 
 REQUEST_S = 10.0
 TIMEOUT_MS = 12_000
@@ -67,13 +69,16 @@ class ZooKeeperStore:
         *,
         request_s: float = REQUEST_S,
         timeout_ms: int = TIMEOUT_MS,
+        security: StoreSecurity = NO_SECURITY,
     ) -> None:
+        """With a user, the nodes that the store creates are accessible only to this user."""
         self._servers = servers
         self._clock = clock
         self._request_s = request_s
         self._timeout_ms = timeout_ms
         self._keys = PathMapping(chroot)
         self._nodes = Nodes(self._keys, self._on_deleted)
+        self._security, self._access = security, Access()
         self._watches = WatchFanout()
         self._sessions: set[ZooKeeperSession] = set()
         self._connection: Connection | None = None
@@ -90,6 +95,8 @@ class ZooKeeperStore:
     async def open(self) -> None:
         if self._connection is not None:
             return
+        self._access = access_of(self._security)
+        self._nodes.acl = self._access.acl
         self._changes = ChangeEvents(
             self._keys, self._watches, self._nodes.recent.is_intermediate, self._lookup.look_up
         )
@@ -103,8 +110,9 @@ class ZooKeeperStore:
             try:
                 self._ttl_ms_min = await self._shortest_session(deadline)
                 if self._keys.chroot:
-                    parents = [*self._keys.parents(self._keys.chroot), self._keys.chroot]
-                    await self._nodes.create_intermediate_nodes(connection, parents, deadline)
+                    shared = self._keys.parents(self._keys.chroot)
+                    await self._nodes.create_intermediate_nodes(connection, shared, deadline, OPEN_ACL)
+                    await self._nodes.create_intermediate_nodes(connection, [self._keys.chroot], deadline)
                 await self._numbering(deadline)
             except BaseException:
                 await self.close()
@@ -361,6 +369,7 @@ class ZooKeeperStore:
             timeout_ms=timeout_ms,
             request_s=self._request_s,
             renew_expired=renew_expired,
+            access=self._access,
             on_phase=on_phase,
             on_event=on_event,
             prepare=prepare,
@@ -388,3 +397,13 @@ class ZooKeeperStore:
                 self._epoch_is_known = False
                 raise
         return self._nodes.numbering
+
+
+def access_of(security: StoreSecurity) -> Access:
+    """Reads the files. Raises CredentialsUnreadable."""
+    tls = security.tls
+    return Access(
+        tls=None if tls is None else tls.context(),
+        server_name="" if tls is None else tls.server_name,
+        digest=f"{security.user}:{security.password()}" if security.user else "",
+    )
