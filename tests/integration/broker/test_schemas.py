@@ -112,7 +112,8 @@ async def test_get_or_create_schema(tmp_path: Path) -> None:
         assert refused.error_code == ServerError.IncompatibleSchema
         assert "missing default value" in refused.error_message
         assert (await ask(schema(SchemaType.AVRO, b"{"))).error_code == ServerError.IncompatibleSchema
-        assert (await ask(schema(SchemaType.NONE))).error_code == ServerError.IncompatibleSchema
+        assert (await ask(schema(SchemaType.NONE))).error_code == ServerError.IncompatibleSchema  # another type
+        assert (await ask(schema(SchemaType.AUTO_CONSUME))).error_code == ServerError.IncompatibleSchema
         assert (await ask(avro("a"), "persistent://no/where/t")).error_code == ServerError.TopicNotFound
 
 
@@ -129,9 +130,21 @@ async def test_many_get_or_create_at_once(tmp_path: Path) -> None:
 async def test_no_schema_no_version(tmp_path: Path) -> None:
     async with connected(tmp_path) as (_, client):
         await client.producer(TOPIC, 1, schema=avro("a"))
-        for number, bare in enumerate((None, schema(SchemaType.NONE), schema(SchemaType.AUTO_CONSUME)), 2):
+        for number, bare in enumerate((None, schema(SchemaType.AUTO_CONSUME)), 2):
             assert (await client.producer(TOPIC, number, schema=bare)).body.schema_version == b""
             assert (await client.subscribe(TOPIC, consumer_id=number, schema=bare)).kind == BaseCommand.SUCCESS
+
+
+async def test_producer_of_type_none_gets_a_version(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        plain = schema(SchemaType.NONE)
+        assert (await client.producer(TOPIC, 1, schema=plain)).body.schema_version == V0
+        created = await client.ask(BaseCommand.GET_OR_CREATE_SCHEMA, topic=TOPIC, schema=plain)
+        assert (created.body.schema_version, created.body.HasField("error_code")) == (V0, False)
+        found = (await client.ask(BaseCommand.GET_SCHEMA, topic=TOPIC)).body
+        assert (found.schema.type, found.schema_version) == (0, V0)
+        assert (await client.subscribe(TOPIC, consumer_id=2, schema=plain)).kind == BaseCommand.SUCCESS
+        assert (await client.producer(TOPIC, 2)).body.schema_version == b""
 
 
 async def test_auto_consume_sets_no_schema(tmp_path: Path) -> None:

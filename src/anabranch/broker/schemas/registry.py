@@ -339,8 +339,8 @@ class SchemaRegistry:
 
 
 def is_schemaless(schema: Schema | None) -> bool:
-    """A schema that is not compared: plain bytes, or AUTO types."""
-    return schema is None or schema.type in (SchemaType.NONE, SchemaType.AUTO_CONSUME)
+    """Not compared: no schema at all, or a consumer that takes every one. Type NONE is a schema like any other."""
+    return schema is None or schema.type is SchemaType.AUTO_CONSUME
 
 
 def schema_name(topic: TopicName) -> str:

@@ -61,7 +61,7 @@ class SchemaCommands(CommandSet):
             await self._services.topics.get(topic, create=False)
             schema = wire_schema(body)
             if is_schemaless(schema):
-                raise IncompatibleSchema("bytes need no schema")
+                raise IncompatibleSchema("AUTO_CONSUME is a request of consumers, not a schema")
             version = await self._services.schemas.admit_producer(topic, schema)
         except Error as error:
             answer = replies.get_or_create_schema_failed(body.request_id, server_error(error), error.reason)

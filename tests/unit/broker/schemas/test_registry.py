@@ -29,7 +29,7 @@ from tests.support.in_memory.topic_log import ManualClock
 
 TOPIC = TopicName.parse("orders")
 NAMESPACE = "public/default"
-STRING, INT = Schema(SchemaType.STRING), Schema(SchemaType.INT32)
+STRING, INT, BYTES = Schema(SchemaType.STRING), Schema(SchemaType.INT32), Schema(SchemaType.NONE)
 
 
 def avro(*fields: str, **defaults: int) -> Schema:
@@ -204,9 +204,9 @@ async def test_no_new_versions_by_clients(world: World) -> None:
 
 
 async def test_producers_without_a_schema(world: World) -> None:
-    registry, schemaless = world.registry, (None, Schema(SchemaType.NONE), Schema(SchemaType.AUTO_CONSUME))
+    registry, schemaless = world.registry, (None, Schema(SchemaType.AUTO_CONSUME))
     await registry.register(TOPIC, avro("a"))
-    assert [await registry.admit_producer(TOPIC, schema) for schema in schemaless] == [None] * 3
+    assert [await registry.admit_producer(TOPIC, schema) for schema in schemaless] == [None] * 2
     await world.policy(**{VALIDATION: True})
     for schema in schemaless:
         with pytest.raises(IncompatibleSchema, match="validation"):
@@ -215,6 +215,30 @@ async def test_producers_without_a_schema(world: World) -> None:
     await world.policy()
     with pytest.raises(IncompatibleSchema):
         await world.another(validation_enforced=True).admit_producer(TOPIC, None)
+
+
+async def test_type_none_is_registered_and_compared_like_any_other(world: World) -> None:
+    registry = world.registry
+    assert await registry.admit_producer(TOPIC, BYTES) == 0
+    assert await registry.admit_producer(TOPIC, Schema(SchemaType.NONE, b"", {"p": "q"})) == 0  # bytes are bytes
+    assert (await registry.get(TOPIC)).schema == BYTES
+    await registry.admit_consumer(TOPIC, BYTES, lambda: False)
+    for refused in (registry.admit_producer(TOPIC, avro("a")), registry.admit_consumer(TOPIC, avro("a"), lambda: True)):
+        with pytest.raises(IncompatibleSchema, match="exists schema type NONE, new schema type AVRO"):
+            await refused
+    other = TopicName.parse("typed")
+    await registry.register(other, avro("a"))
+    for refused in (registry.admit_producer(other, BYTES), registry.admit_consumer(other, BYTES, lambda: False)):
+        with pytest.raises(IncompatibleSchema, match="exists schema type AVRO, new schema type NONE"):
+            await refused
+    await world.policy(**{STRATEGY: "ALWAYS_COMPATIBLE"})
+    assert await registry.admit_producer(other, BYTES) == 1
+    assert await registry.admit_producer(TOPIC, avro("a")) == 1
+
+
+async def test_consumer_of_type_none_fixes_the_schema_of_an_unused_topic(world: World) -> None:
+    await world.registry.admit_consumer(TOPIC, BYTES, lambda: True)
+    assert (await world.registry.get(TOPIC)).schema.type is SchemaType.NONE
 
 
 async def test_consumers(world: World) -> None:
@@ -229,7 +253,7 @@ async def test_consumers(world: World) -> None:
         await registry.admit_consumer(TOPIC, avro("a", "b"), lambda: True)
     with pytest.raises(IncompatibleSchema, match="exists schema type AVRO, new schema type STRING"):
         await registry.admit_consumer(TOPIC, STRING, lambda: False)
-    for schemaless in (None, Schema(SchemaType.NONE), Schema(SchemaType.AUTO_CONSUME)):
+    for schemaless in (None, Schema(SchemaType.AUTO_CONSUME)):
         await registry.admit_consumer(TOPIC, schemaless, lambda: False)
     with pytest.raises(SchemaTooLarge):
         await registry.admit_consumer(TOPIC, Schema(SchemaType.AVRO, b" " * 600_000), lambda: False)
