@@ -77,8 +77,7 @@ class LookupCommands(CommandSet):
     async def _answer_topics(self, body: Any) -> None:
         parse_namespace(body.namespace)
         await self._connection.authorize(BaseCommand.GET_TOPICS_OF_NAMESPACE, Resource.of_namespace(body.namespace))
-        await self._services.catalog.policies(body.namespace)
-        names: list[str] = []
+        names: list[str] = []  # none in a namespace that does not exist, as in Pulsar: it may be created later
         if body.mode in (body.PERSISTENT, body.ALL):
             names += map(str, await self._services.catalog.topics(body.namespace))
             names += await self._partitions_of(body.namespace, "persistent")
