@@ -145,7 +145,7 @@ def topic_creation(value: Any, record: Record) -> dict[str, Any]:
     body = table(value, '{"allowAutoTopicCreation": true, "topicType": "non-partitioned"}')
     allowed = flag(body.get("allowAutoTopicCreation", False), record)
     kind, count = body.get("topicType"), body.get("defaultNumPartitions")
-    if not allowed and kind is None:
+    if not allowed and not kind:  # the type matters only where creation is allowed; tools send ""
         return {"allowAutoTopicCreation": False}
     kind = "non-partitioned" if kind is None else kind
     if kind not in ("partitioned", "non-partitioned"):
