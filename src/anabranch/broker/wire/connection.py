@@ -12,7 +12,7 @@ from typing import Any
 from anabranch.broker.errors import TooManyRequests
 from anabranch.broker.services import SERVER_VERSION, Services
 from anabranch.broker.wire.authentication_flow import AuthenticationFlow
-from anabranch.model.errors import Error
+from anabranch.model.errors import Error, NotAllowed
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand, read_command
 from anabranch.protocol.errors import BadCommand, ProtocolError
@@ -40,6 +40,17 @@ STEP_FRAMES = 256
 READ_BYTES_MIN = 16 * 1024
 UNAUTHENTICATED_FRAME_BYTES_MAX = 128 * 1024
 """Largest frame before authentication: more than any credentials need."""
+
+_OF_TRANSACTIONS = frozenset(
+    int(kind)
+    for kind in (
+        BaseCommand.TC_CLIENT_CONNECT_REQUEST,
+        BaseCommand.NEW_TXN,
+        BaseCommand.ADD_PARTITION_TO_TXN,
+        BaseCommand.ADD_SUBSCRIPTION_TO_TXN,
+        BaseCommand.END_TXN,
+    )
+)
 
 
 class Connection:
@@ -177,6 +188,8 @@ class Connection:
             self._authentication.answered(body)
         elif (handler := self._handlers.get(kind)) is not None:
             handler(body, Frame(memoryview(b""), None, True))
+        elif kind in _OF_TRANSACTIONS:
+            self.fail(body.request_id, NotAllowed("Transactions are not enabled."))  # Pulsar's text
         elif hasattr(body, "request_id"):
             name = BaseCommand.Type.Name(kind)
             self.send(replies.error(body.request_id, server_error(BadCommand(name)), f"{name} is not supported"))

@@ -18,6 +18,9 @@ from anabranch.protocol.frames import Frame
 from anabranch.protocol.server_errors import server_error
 from anabranch.security.authorization import Resource
 
+TRANSACTION_COORDINATORS = TopicName.parse("persistent://pulsar/system/transaction_coordinator_assign")
+"""Clients with transactions look it up first, and learn on TC_CLIENT_CONNECT_REQUEST that there are none."""
+
 
 class LookupCommands(CommandSet):
     def __init__(self, connection: Connection, services: Services) -> None:
@@ -62,6 +65,8 @@ class LookupCommands(CommandSet):
                 if self._services.segments is None:
                     raise NotAllowed(f"{name}: scalable topics are not enabled on this broker")
                 await self._services.segments.check_listed(name)
+                count = 0
+            elif name.base == TRANSACTION_COORDINATORS:
                 count = 0
             else:
                 count = await self._services.catalog.partitions_or_create(name, body.metadata_auto_creation_enabled)
