@@ -60,7 +60,7 @@ CHANGES = {
     "int becomes long": (ONE, WIDER, True, False),
     "long becomes int": (WIDER, ONE, False, True),
     "int becomes string": (ONE, OTHER_TYPE, False, False),
-    "record renamed": (ONE, avro(A, name="S"), False, False),
+    "record renamed": (ONE, avro(A, name="S"), True, True),
     "becomes optional": (ONE, avro(("a", ["null", "int"])), True, False),
     "field renamed with an alias": (ONE, avro(("z", "int", {"aliases": ["a"]})), True, False),
     "symbol added": (
@@ -362,3 +362,17 @@ def test_avro_library_is_imported_on_first_use() -> None:
         "assert not any(name.split('.')[0] in ('avro', 'fastavro') for name in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("strategy", [one for one in Strategy if one.new_reads_old or one.old_reads_new])
+def test_names_of_top_level_records_may_differ_and_nested_names_not(strategy: Strategy) -> None:
+    def defined(top: str, nested: str) -> Schema:
+        inner = {"type": "record", "name": nested, "fields": [{"name": "b", "type": "int"}]}
+        again = {"name": "next", "type": ["null", top], "default": None}
+        fields = [{"name": "a", "type": inner}, again]
+        return Schema(SchemaType.AVRO, json.dumps({"type": "record", "name": top, "fields": fields}).encode())
+
+    assert objection(strategy, defined("Renamed", "Inner"), [defined("Original", "Inner")]) is None
+    refused = objection(strategy, defined("Original", "Other"), [defined("Original", "Inner")])
+    assert refused is not None
+    assert "name mismatch" in refused
