@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from anabranch.client.consumer.chunk_tracker import Place
-from anabranch.client.messages.message import MessageId
+from anabranch.client.messages.message import MessageId, Origin
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, signed
 
@@ -59,3 +59,16 @@ def covered(floor: tuple[int, int, int] | None, place: Place, size: int) -> int:
     if place < floor[:2] or floor[2] < 0:
         return all_of(size)
     return all_of(size) & ((2 << floor[2]) - 1)
+
+
+def runs_of(acks: Sequence[tuple[Origin | MessageId, int]]) -> Iterator[tuple[Origin | MessageId, int, int]]:
+    """Acks of single messages as runs of one entry: the entry, the first batch index and the one after the last."""
+    run, first = acks[0]
+    following = first
+    for at, index in acks:
+        if at is run and index == following:
+            following += 1
+            continue
+        yield run, first, following
+        run, first, following = at, index, index + 1
+    yield run, first, following

@@ -305,6 +305,8 @@ class SegmentConsumer:
     def _confirmed(self, number: int, answer: asyncio.Future[Any]) -> None:
         error = None if answer.cancelled() else answer.exception()
         if isinstance(error, TimedOut):
+            if not self.state.awaits(number):
+                return  # an ack of an earlier attachment; it was sent again, or will be
             self._send_close()  # the connection may live, and the broker would go on to deliver to this consumer
             self._lost_connection(error)  # the state sends the ack again after the next attach
         elif error is None and not answer.cancelled() and answer.result().HasField("error"):

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.client.consumer.batch_bits import ack_of, all_of, bit_of, bits_of, covered, nack_of, wire_of
+from anabranch.client.consumer.batch_bits import ack_of, all_of, bit_of, bits_of, covered, nack_of, runs_of, wire_of
 from anabranch.client.consumer.chunk_tracker import ChunkTracker, IncompleteMessage, Place, is_chunk
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.messages.compression import unpacked
@@ -90,27 +90,31 @@ class SegmentConsumerState:
     # -- events of the broker
 
     def opened(self) -> list[Effect]:
-        """Subscribed: the broker counts permits from 0. Acks that were not confirmed are sent again."""
+        """Subscribed: the broker counts permits from 0. Acks that were not confirmed until now are sent again."""
         assert not self._is_open
         self._is_open = True
         self._permits = 0
-        return [*self.flush(), *self._flow()]
-
-    def lost(self, buffered: Iterable[MessageId]) -> None:
-        """Detached. `buffered` was never handed out: the broker sends it again, to this or another consumer."""
-        if self._queued_acks:
-            self._apply_queued_acks()
-        self._is_open, self._is_refused, self._received = False, False, None
-        self._buffered = 0
-        self._chunks.clear()
         for places in self._unconfirmed.values():
-            self._unsent.update(dict.fromkeys(places))
+            self._unsent.update((place, None) for place in places if place in self._entries)
         self._unconfirmed.clear()
         if self._unsent_cumulative is None and self._unconfirmed_cumulative:
             self._unsent_cumulative = self._unconfirmed_cumulative[max(self._unconfirmed_cumulative)]
         self._unconfirmed_cumulative.clear()
         if self._unsent_cumulative is None and self._withheld is None and self._is_floor_whole:
             self._floor = None  # the broker has the ack; anything delivered from below it was requested by a seek
+        return [*self.flush(), *self._flow()]
+
+    def lost(self, buffered: Iterable[MessageId]) -> None:
+        """Detached. `buffered` was never handed out: the broker sends it again, to this or another consumer.
+
+        A broker that closes the consumer may still answer acks, and an ack that it has must not be sent again: after a
+        seek it would undo the seek.
+        """
+        if self._queued_acks:
+            self._apply_queued_acks()
+        self._is_open, self._is_refused, self._received = False, False, None
+        self._buffered = 0
+        self._chunks.clear()
         self._reopen(buffered)
 
     def delivered(self, body: Any, payload: Bytes, now: float = 0.0) -> list[Effect]:
@@ -246,10 +250,16 @@ class SegmentConsumerState:
                 self._forget_settled(place, entry)
 
     def refused(self, number: int) -> None:
-        """The broker refused this ack; it is not sent again."""
+        """The broker refused this ack. It is not sent again, unless it was refused because the consumer is closed."""
+        if not self._is_open:
+            return
         is_cumulative = number in self._unconfirmed_cumulative
         self.confirmed(number)
         self._is_refused |= is_cumulative
+
+    def awaits(self, number: int) -> bool:
+        """This ack was sent on the present attachment and is not answered."""
+        return self._is_open and (number in self._unconfirmed or number in self._unconfirmed_cumulative)
 
     def has_received(self, last: Place) -> bool:
         """True if everything up to this entry arrived and nothing of it waits for the application."""
@@ -331,22 +341,9 @@ class SegmentConsumerState:
     def _apply_queued_acks(self) -> None:
         """Apply queued acks, runs of one entry at once. Every method that reads acks calls this first."""
         queued, self._queued_acks = self._queued_acks, []
-        run, first = queued[0]
-        following = first
-        for at, index in queued:
-            if at is run and index == following:
-                following += 1
-                continue
-            self._apply_acks(run, first, following)
-            run, first, following = at, index, index + 1
-        self._apply_acks(run, first, following)
-
-    def _apply_acks(self, at: Origin | MessageId, first: int, after: int) -> None:
-        place = (at.ledger, at.entry)
-        if first < 0:
-            self.ack_slots(place, 0, 1)
-        else:
-            self.ack_slots(place, at.batch_size, (1 << after) - (1 << first))
+        for at, first, after in runs_of(queued):
+            size, bits = (at.batch_size, (1 << after) - (1 << first)) if first >= 0 else (0, 1)
+            self.ack_slots((at.ledger, at.entry), size, bits)
 
     def ack_slots(self, place: Place, size: int, bits: int) -> bool:
         """Like `ack` for several messages of one entry. `size` is the batch size, 0 for a single message."""

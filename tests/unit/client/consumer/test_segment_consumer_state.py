@@ -226,6 +226,43 @@ def test_acked_message_is_dropped_until_confirmed_then_delivered_after_seek() ->
     assert [one.id for one in again] == [first.id, second.id]
 
 
+def test_ack_that_is_answered_after_the_consumer_was_closed_is_not_sent_again() -> None:
+    """A seek closes the consumer while an ack is under way. Sent again, the ack would undo the seek."""
+    state = opened()
+    first, second = delivered(state.delivered(body(0), batch(2)))
+    assert state.ack_cumulative(second.id)
+    (ack,) = [effect for effect in state.flush() if isinstance(effect, Ack)]
+    state.lost([])
+    state.confirmed(ack.number)
+    assert acks(state.opened()) == []
+    assert state.is_clean
+    again = delivered(state.delivered(body(0), batch(2)))
+    assert [one.id for one in again] == [first.id, second.id]
+
+
+def test_ack_that_a_closed_consumer_is_refused_is_sent_again() -> None:
+    state = opened()
+    (message,) = delivered(state.delivered(body(0), build_entry(b"x")))
+    state.ack(message.id)
+    (ack,) = [effect for effect in state.flush() if isinstance(effect, Ack)]
+    assert state.awaits(ack.number)
+    state.lost([])
+    state.refused(ack.number)
+    assert acks(state.opened()) == [(0, [])]
+    assert not state.awaits(ack.number) and state.awaits(ack.number + 1)
+
+
+def test_individual_ack_that_a_cumulative_one_covers_is_not_sent_again() -> None:
+    state = opened()
+    (first,) = delivered(state.delivered(body(0), build_entry(b"x")))
+    (second,) = delivered(state.delivered(body(1), build_entry(b"x")))
+    state.ack(first.id)
+    state.flush()
+    state.ack_cumulative(second.id)
+    state.lost([])
+    assert acks(state.opened()) == [(1, [])]
+
+
 def test_partial_batch_ack_survives_a_reconnect() -> None:
     state = opened()
     first, second = delivered(state.delivered(body(0), batch(2)))
