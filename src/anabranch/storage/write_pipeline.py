@@ -204,6 +204,8 @@ class WritePipeline:
             self.cache.drop(ledger)
         if ledger.is_spent and not self.write_behind.holds(ledger.ledger_id):
             self._ledgers.pop(ledger.ledger_id, None)
+            if self._logged.finish(ledger.ledger_id) and not self.checkpointer.is_checkpoint_due:
+                self.group.want_checkpoint()
 
     # events of the committer --------------------------------------------------------------------------------------
 

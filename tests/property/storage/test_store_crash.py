@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anabranch.storage.interface import CorruptEntry, LedgerWriter, Payload, StorageError, StorageFull, StoredEntry
 from anabranch.storage.ledger_store import EmbeddedLedgerStore
+from anabranch.storage.log import released_ledgers
 from anabranch.storage.settings import StorageSettings
 from tests.support.in_memory.simulated_disk import SimBlocking, SimClock, SimDisk
 
@@ -48,9 +51,14 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 class Load:
-    """Appends in random portions to a few ledgers, seals and deletes some; records what was acknowledged."""
+    """Appends in random portions to a few ledgers, seals and deletes some; records what was acknowledged.
 
-    def __init__(self, disk: SimDisk, random: Random) -> None:
+    `evicts`: sealed ledgers leave memory at once, as those of unloaded topics do.
+    """
+
+    def __init__(
+        self, disk: SimDisk, random: Random, *, evicts: bool = False, settings: StorageSettings = SETTINGS
+    ) -> None:
         self.disk = disk
         self.random = random
         self.clock = SimClock()
@@ -58,6 +66,9 @@ class Load:
         self.acked: set[tuple[int, int]] = set()
         self.deleted: set[int] = set()
         self.next_ledger = 1
+        self.evicts = evicts
+        self.settings = settings
+        self.checkpoints = 0
 
     def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
         for entry in entries:
@@ -69,7 +80,7 @@ class Load:
         assert entry.position not in self.acked
 
     def store(self) -> EmbeddedLedgerStore:
-        return EmbeddedLedgerStore(SETTINGS, self.disk, SimBlocking(), self.clock, publish_time_of)
+        return EmbeddedLedgerStore(self.settings, self.disk, SimBlocking(), self.clock, publish_time_of)
 
     async def run(self, rounds: int, *, closes: bool) -> None:
         store = self.store()
@@ -78,6 +89,7 @@ class Load:
             writers: list[LedgerWriter] = []
             for _ in range(rounds):
                 await self._round(store, writers)
+                self.checkpoints = store.stats().checkpoints
             if closes:
                 await store.close()
         except (StorageError, OSError):
@@ -105,6 +117,8 @@ class Load:
             if random.random() < 0.5:
                 self.deleted.add(writer.ledger_id)
                 await store.delete(writer.ledger_id)
+            elif self.evicts:
+                store.evict(writer.ledger_id)
 
 
 async def survivors(load: Load, disk: SimDisk) -> None:
@@ -145,6 +159,28 @@ def test_crash_at_any_operation_keeps_what_was_acknowledged(seed: int, cut: int,
         await survivors(load, disk.after_power_cut(random if is_power else None))
 
     run(scenario())
+
+
+def test_crash_with_a_checkpoint_per_finished_ledger_keeps_what_was_acknowledged() -> None:
+    """The log is checkpointed long before a file is full; without that, it never would be here."""
+    large = replace(SETTINGS, log_bytes_max=1 << 20)
+    checkpoints = 0
+
+    async def scenario(seed: int) -> None:
+        nonlocal checkpoints
+        random = Random(seed)
+        disk = SimDisk()
+        load = Load(disk, random, evicts=True, settings=large)
+        disk.cut_at = random.randint(100, 1200)
+        await load.run(60, closes=False)
+        checkpoints += load.checkpoints
+        await survivors(load, disk.after_power_cut(random))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(released_ledgers, "FINISHED_LEDGERS_MAX", 1)
+        for seed in range(20):
+            run(scenario(seed))
+    assert checkpoints > 20
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -16,6 +16,7 @@ from anabranch.storage.ledger.record_format import FILE_HEAD_BYTES, LEDGER_MAGIC
 from anabranch.storage.ledger.sparse_index import encode_index_head
 
 SYNC_ALL_FROM = 32
+LEDGER_EXTENSION = ".ledger"
 LEDGER_START = FILE_HEAD_BYTES
 """Offset of entry 0."""
 
@@ -42,7 +43,7 @@ class LedgerFiles:
         return f"{self._root}/ledgers/{ledger_id & 0xFF:02x}"
 
     def path(self, ledger_id: int) -> str:
-        return f"{self.directory(ledger_id)}/{ledger_id}.ledger"
+        return f"{self.directory(ledger_id)}/{ledger_id}{LEDGER_EXTENSION}"
 
     def index_path(self, ledger_id: int) -> str:
         return f"{self.directory(ledger_id)}/{ledger_id}.index"
@@ -111,7 +112,8 @@ class LedgerFiles:
             self._disk.make_dir(path.rpartition("/")[0])
             self._disk.fsync_dir(f"{self._root}/ledgers")
             file = self._disk.open(path, create=True)
-        self._unnamed.add(path)
+        if path.endswith(LEDGER_EXTENSION):  # an index can be rebuilt, so its name need not be durable
+            self._unnamed.add(path)
         return file
 
     def _trim(self) -> None:
@@ -178,7 +180,9 @@ class LedgerFiles:
                     if not lease.users:
                         lease.file.close()
         self._disk.unlink(self.index_path(ledger_id))
-        return self._disk.unlink(self.path(ledger_id))
+        path = self.path(ledger_id)
+        self._unnamed.discard(path)
+        return self._disk.unlink(path)
 
     def close(self) -> None:
         with self._lock:

@@ -133,6 +133,11 @@ class Checkpointer:
         self._unsynced.discard(ledger_id)
 
     @property
+    def is_checkpoint_due(self) -> bool:
+        """A checkpoint waits or is under way."""
+        return self._checkpoint is not None
+
+    @property
     def is_busy(self) -> bool:
         return self._is_busy
 

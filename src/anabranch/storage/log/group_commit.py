@@ -87,7 +87,7 @@ class GroupPlan:
     log_bytes: int  # head and records; 0 if the log is not written
     group_number: int
     rolls: bool  # log_number is a new file
-    is_checkpoint: bool  # … because the old one is full; old log files should be freed
+    is_checkpoint: bool  # … and the old log files should be freed: the last one is full, or a checkpoint was wanted
 
     @property
     def batches(self) -> list[Batch]:
@@ -110,7 +110,8 @@ class GroupCommit:
         self._log_place = LOG_START
         self._group_number = 0
         self._is_spare_asked = False
-        self._is_roll_wanted = False
+        self._is_spare_ready = False
+        self._is_checkpoint_wanted = False
         self.in_flight: GroupPlan | None = None
 
     @property
@@ -146,7 +147,8 @@ class GroupCommit:
         records = sum(batch.size for batch in logged)
         log_bytes = HEADER_BYTES + records if records else 0
         is_past_end = self._log_place + log_bytes > self._log_bytes_max
-        rolls = bool(log_bytes) and self._log_place > LOG_START and (is_past_end or self._is_roll_wanted)
+        is_early = self._is_spare_ready and (self._log_number == 1 or self._is_checkpoint_wanted)
+        rolls = bool(log_bytes) and self._log_place > LOG_START and (is_past_end or is_early)
         plan = GroupPlan(
             logged=tuple(logged),
             direct=tuple(direct),
@@ -155,7 +157,7 @@ class GroupCommit:
             log_bytes=log_bytes,
             group_number=0 if rolls else self._group_number,
             rolls=rolls,
-            is_checkpoint=rolls and is_past_end,
+            is_checkpoint=rolls and (is_past_end or self._is_checkpoint_wanted),
         )
         self.gathered = []
         self.in_flight = plan
@@ -169,7 +171,7 @@ class GroupCommit:
             self._log_place = plan.log_place + plan.log_bytes
             self._group_number = plan.group_number + 1
         if plan.rolls:
-            self._is_spare_asked = self._is_roll_wanted = False
+            self._is_spare_asked = self._is_spare_ready = self._is_checkpoint_wanted = False
         return plan
 
     def asks_for_spare(self) -> bool:
@@ -178,18 +180,25 @@ class GroupCommit:
         For the first file that is early, see `spare_ready`.
         """
         share = min(FIRST_LOG_BYTES, self._log_bytes_max // 2) if self._log_number == 1 else self._log_bytes_max // 2
-        if self._is_spare_asked or self._log_place < share:
+        is_due = self._log_place >= share or self._is_checkpoint_wanted
+        if self._is_spare_asked or not is_due:
             return False
         self._is_spare_asked = True
         return True
 
     def spare_ready(self) -> None:
-        """A spare file is ready.
+        """A spare file is ready, so the log can roll without creating a file.
 
-        The first log file is not preallocated, because opening must be fast; it is replaced now.
+        The first log file is not preallocated, because opening must be fast; the spare replaces it with the next group.
         """
-        if self._log_number == 1:
-            self._is_roll_wanted = True
+        self._is_spare_ready = True
+
+    def want_checkpoint(self) -> None:
+        """Roll the log and checkpoint before the file is full, with the first group after a spare file is ready.
+
+        Without a spare the log does not roll: on a full device the preallocated rest of the file still takes groups.
+        """
+        self._is_checkpoint_wanted = True
 
     def abort(self) -> tuple[GroupPlan, list[Batch]]:
         """The group failed: its place in the log is reused. Batches gathered meanwhile fail too."""

@@ -21,6 +21,10 @@ from crc32c import crc32c
 from anabranch.runtime.disk import Disk
 
 NAME = "released"
+FINISHED_LEDGERS_MAX = 4096
+"""Finished ledgers in the log, about 0.4 kB of memory each, before a checkpoint frees them. Small ledgers can be many
+before a log file is full: one message per load of a topic is a ledger of some hundred bytes.
+"""
 _ITEM = Struct("<QI")
 _ID = Struct("<Q")
 
@@ -37,11 +41,21 @@ def decode_released(data: bytes) -> set[int]:
 class LoggedLedgers:
     """Which ledgers the log holds records of, and which of them are on the list of released ledgers."""
 
-    __slots__ = ("_listed", "last_log")
+    __slots__ = ("_finished", "_listed", "last_log")
 
     def __init__(self) -> None:
         self.last_log: dict[int, int] = {}  # ledger -> the last log file with records of it; set for each batch
         self._listed: set[int] = set()
+        self._finished: set[int] = set()  # closed and complete in their file; only the log keeps them in memory
+
+    def finish(self, ledger_id: int) -> bool:
+        """The ledger is closed and complete in its file. True if so many are that a checkpoint should free them.
+
+        Open ledgers do not count, because a checkpoint does not free those: the next batch logs them again.
+        """
+        if ledger_id in self.last_log:
+            self._finished.add(ledger_id)
+        return len(self._finished) >= FINISHED_LEDGERS_MAX
 
     def release(self, is_closed: Callable[[int], bool]) -> list[int]:
         """Closed ledgers that are not on the list yet; they count as listed from now on."""
@@ -53,12 +67,14 @@ class LoggedLedgers:
         """The ledger is being deleted. True if it must be listed, because recovery of the log would restore it."""
         is_logged = self.last_log.pop(ledger_id, None) is not None and ledger_id not in self._listed
         self._listed.discard(ledger_id)
+        self._finished.discard(ledger_id)
         return is_logged
 
     def retired(self, log_number: int) -> None:
         """Log files up to this number are deleted, with all records in them."""
         self.last_log = {ledger: number for ledger, number in self.last_log.items() if number > log_number}
         self._listed &= self.last_log.keys()
+        self._finished &= self.last_log.keys()
 
 
 class ReleasedLedgers:

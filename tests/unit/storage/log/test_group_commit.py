@@ -115,3 +115,44 @@ def test_small_records_are_joined_and_large_ones_are_not() -> None:
     large.end = 5040
     large.compact()
     assert len(large.pieces) == 2
+
+
+def committed(group: GroupCommit, *, size: int = 100) -> tuple[int, bool]:
+    """The number of the log file that the next group is written to, and whether it starts a checkpoint."""
+    group.gather(batch(1, size))
+    plan = group.start(nothing_waits)
+    group.finish()
+    return plan.log_number, plan.is_checkpoint
+
+
+def test_wanted_checkpoint_rolls_the_log_once_a_spare_file_is_ready() -> None:
+    group = GroupCommit(log_bytes_max=1 << 20, direct_bytes_min=1 << 20, log_number=2)
+    assert committed(group) == (2, False)
+    assert not group.asks_for_spare()
+    group.want_checkpoint()
+    assert committed(group) == (2, False), "on a full device there may be no room for another file"
+    assert group.asks_for_spare() and not group.asks_for_spare()
+    group.spare_ready()
+    assert committed(group) == (3, True)
+    assert committed(group) == (3, False)
+    assert not group.asks_for_spare()
+
+
+def test_spare_file_replaces_only_the_first_file_early() -> None:
+    group = GroupCommit(log_bytes_max=1 << 20, direct_bytes_min=1 << 20)
+    assert committed(group) == (1, False)
+    group.spare_ready()
+    assert committed(group) == (2, False)
+    group.spare_ready()
+    assert committed(group) == (2, False)
+
+
+def test_wanted_checkpoint_survives_a_failed_group() -> None:
+    group = GroupCommit(log_bytes_max=1 << 20, direct_bytes_min=1 << 20, log_number=2)
+    committed(group)
+    group.want_checkpoint()
+    group.spare_ready()
+    group.gather(batch(1, 100))
+    assert group.start(nothing_waits).is_checkpoint
+    group.abort()
+    assert committed(group) == (3, True)

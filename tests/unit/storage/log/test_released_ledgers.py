@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.storage.log.released_ledgers import (
+    FINISHED_LEDGERS_MAX,
     LoggedLedgers,
     ReleasedLedgers,
     decode_released,
@@ -77,3 +78,18 @@ def test_retiring_a_log_file_forgets_its_ledgers() -> None:
     assert ledgers.release(lambda one: True) == [1]
     ledgers.retired(3)
     assert ledgers.last_log == {} and not ledgers.forget(2)
+
+
+def test_many_finished_ledgers_in_the_log_ask_for_a_checkpoint() -> None:
+    ledgers = logged(**{f"l{one}": 1 for one in range(FINISHED_LEDGERS_MAX)})
+    answers = [ledgers.finish(one) for one in range(FINISHED_LEDGERS_MAX)]
+    assert answers == [False] * (FINISHED_LEDGERS_MAX - 1) + [True]
+    ledgers.forget(0)
+    assert not ledgers.finish(1), "a deleted ledger is not kept in memory"
+    ledgers.retired(1)
+    assert not ledgers.finish(1), "the log has no records of it any more"
+
+
+def test_open_ledgers_ask_for_no_checkpoint() -> None:
+    ledgers = logged(**{f"l{one}": 1 for one in range(FINISHED_LEDGERS_MAX * 2)})
+    assert not ledgers.finish(0)
