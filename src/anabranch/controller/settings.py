@@ -124,6 +124,10 @@ class ScalableTopicsSettings:
     load_report_change: float = field(
         default=0.25, metadata={"help": "a rate is reported when it has changed by this share"}
     )
+    load_report_hot_keys: bool = field(
+        default=True,
+        metadata={"help": "a hot key is reported with its text, which may be personal data; false: with its hash only"},
+    )
 
     def __post_init__(self) -> None:
         require_all(

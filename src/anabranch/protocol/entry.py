@@ -142,6 +142,17 @@ def messages_of(of: pb.MessageMetadata, data: bytes) -> list[BatchMessage]:
     return messages
 
 
+def first_messages(of: pb.MessageMetadata, data: Bytes, most: int) -> list[pb.SingleMessageMetadata]:
+    """Metadata of the first messages of a batch whose payload is not compressed. Raises BadEntry."""
+    found: list[pb.SingleMessageMetadata] = []
+    offset = 0
+    for _ in range(min(of.num_messages_in_batch, most)):
+        single, body = _record_metadata(data, offset)
+        found.append(single)
+        offset = body + single.payload_size
+    return found
+
+
 def is_batch(payload: Bytes) -> bool:
     return metadata(payload).HasField("num_messages_in_batch")
 
@@ -164,6 +175,13 @@ def without_messages(payload: Bytes, kept: Sequence[bool]) -> bytes:
 
 def _record(data: bytes, offset: int) -> tuple[BatchMessage, int]:
     """One record of the batch layout, and the offset of the next one."""
+    single, body = _record_metadata(data, offset)
+    end = body + single.payload_size
+    return BatchMessage(single, data[body:end]), end
+
+
+def _record_metadata(data: Bytes, offset: int) -> tuple[pb.SingleMessageMetadata, int]:
+    """Metadata of one record of the batch layout, and the offset of its content."""
     try:
         body = offset + 4 + _U32(data, offset)[0]
     except struct.error as cause:
@@ -172,10 +190,9 @@ def _record(data: bytes, offset: int) -> tuple[BatchMessage, int]:
         single = _SINGLE(data[offset + 4 : body])
     except DecodeError as cause:
         raise BadEntry("message metadata inside the batch does not parse") from cause
-    end = body + single.payload_size
-    if not single.IsInitialized() or not body <= end <= len(data):
+    if not single.IsInitialized() or not body <= body + single.payload_size <= len(data):
         raise BadEntry("message inside the batch is incomplete")
-    return BatchMessage(single, data[body:end]), end
+    return single, body
 
 
 def _opened(of: pb.MessageMetadata, data: memoryview) -> bytes:

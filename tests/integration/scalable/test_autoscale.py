@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -11,10 +12,11 @@ from typing import Any
 
 import anabranch
 from anabranch.controller.records.topic_record import TopicRecord
-from anabranch.model.autoscale.decision import Reason, Suppression
+from anabranch.model.autoscale.decision import Reason, Suppressed, Suppression
 from anabranch.model.autoscale.policy import AutoScalePolicy
 from anabranch.model.metadata_keys import loaded_segment_at, segment_loads_key
 from anabranch.model.names import TopicName
+from anabranch.model.routing import RingHash, key_hash
 from anabranch.node.node import Node
 from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from anabranch.runtime.clock import SystemClock
@@ -81,10 +83,9 @@ async def scaled_node(folder: Path, segments: int = 1, **scalable: Any) -> Async
 
 async def test_hot_segment_is_split_and_its_cold_children_are_merged(tmp_path: Path) -> None:
     async with scaled_node(tmp_path, **QUICK) as scaled:
-        async with scaled.client.producer(str(TOPIC)) as producer, asyncio.timeout(60):
-            while await scaled.active() == 1:
-                for number in range(50):
-                    await producer.send(b"x", key=f"k{number}")
+        async with scaled.client.producer(str(TOPIC)) as producer:
+            await asyncio.gather(*(producer.send(b"x", key=f"k{number % 50}") for number in range(600)))
+        await scaled.wait(lambda active: active > 1)
         record = await scaled.record()
         assert record.last_operation is not None
         assert record.last_operation.reason == "auto: msg-rate-in"
@@ -98,6 +99,51 @@ async def test_hot_segment_is_split_and_its_cold_children_are_merged(tmp_path: P
             return await scaled.reported() <= active
 
         await eventually(only_active)
+
+
+def low_keys(count: int) -> list[str]:
+    """Keys in the lowest eighth of the ring."""
+    found = (key for key in map(str, itertools.count()) if RingHash.LOW16.ring_position(key_hash(key)) < 0x2000)
+    return list(itertools.islice(found, count))
+
+
+async def test_uneven_segment_is_split_where_its_load_is(tmp_path: Path) -> None:
+    async with scaled_node(tmp_path, **{**QUICK, "split_point": "load", "max_segments": 2}) as scaled:
+        keys = low_keys(400)
+
+        async def sampled() -> bool:
+            """The reporter has seen the idle segment, and samples what comes."""
+            return bool(await scaled.reported())
+
+        await eventually(sampled)
+        async with scaled.client.producer(str(TOPIC)) as producer:
+            await asyncio.gather(*(producer.send(b"x", key=key) for key in keys * 2))
+        await scaled.wait(lambda active: active == 2)
+        first, second = sorted(one.hash_range for one in (await scaled.record()).layout.active)
+        assert first.end < 0x2000, "an even split would leave all load in one segment"
+        assert 0x400 < second.start < 0x1C00
+
+
+async def test_segment_with_one_hot_key_is_not_split_and_the_key_is_named(tmp_path: Path) -> None:
+    async with scaled_node(tmp_path, **QUICK) as scaled, scaled.client.producer(str(TOPIC)) as producer:
+
+        def hot_key() -> Suppressed | None:
+            leader = service_of(scaled.node).controllers.leading(TOPIC)
+            decision = None if leader is None or leader.scaler is None else leader.scaler.decision
+            found = () if decision is None else decision.suppressed
+            return next((one for one in found if one.suppressed_by is Suppression.HOT_KEY), None)
+
+        async def is_idle() -> bool:
+            return bool(await scaled.reported())
+
+        await eventually(is_idle)
+        async with asyncio.timeout(60):
+            while hot_key() is None:
+                await asyncio.gather(*(producer.send(b"x", key="whale") for _ in range(200)))
+        found = hot_key()
+        assert found is not None
+        assert "'whale'" in found.detail
+        assert await scaled.active() == 1
 
 
 async def test_stream_consumers_get_a_segment_each(tmp_path: Path) -> None:

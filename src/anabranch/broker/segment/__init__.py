@@ -5,6 +5,7 @@ The package must not know where requests come from, nor which segments follow wh
 | module | what it is |
 |---|---|
 | `key_range_check` | checks that a producer routes keys as the topic does |
+| `key_sampler` | histogram of the segment's load by hash, and a hot key, from sampled entries |
 | `owned_segment` | a loaded segment: seal, cursors, readers, drain events |
 | `pending_cursors` | SUBSCRIBEs that wait until the registry has created their cursor |
 | `reader_fence` | which consumers of an ordered subscription are admitted |

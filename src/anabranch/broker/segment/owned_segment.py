@@ -8,13 +8,14 @@ goes on with the children, or stored in their order if the seal failed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from anabranch.broker.close_notifications import notify_consumer_closed
 from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.sequence_ids import STATE, Sequences
 from anabranch.broker.segment.key_range_check import KeyRangeCheck
+from anabranch.broker.segment.key_sampler import KeySampler
 from anabranch.broker.segment.pending_cursors import PendingCursors
 from anabranch.broker.segment.segment_state import BLOB, OwnedSegmentState, SealNote, tombstone_properties
 from anabranch.broker.subscription.consumer import ConsumerSpec, SubscribeRequest
@@ -48,6 +49,17 @@ log = get_logger(__name__)
 AGAIN_SECONDS = 0.2
 
 
+class Unmetered(NamedTuple):
+    """Counters of a segment when its load was last measured."""
+
+    totals: tuple[int, int, int, int]  # messages in, bytes in, messages out, bytes out
+    is_idle: bool  # there was no traffic for a whole window; otherwise the time before is unknown
+
+
+LOADED = Unmetered((0, 0, 0, 0), is_idle=False)
+"""Of a segment that was just loaded."""
+
+
 class SegmentListener(Protocol):
     """What a broker does for the segments that it owns."""
 
@@ -70,6 +82,8 @@ class OwnedSegment:
         self._awaited = PendingCursors(clock)
         self._moving: dict[str, str] = {}  # subscription -> the operation that moves it now
         self._unproven: dict[Producer, KeyRangeCheck] = {}  # producers whose first entries are checked
+        self.key_sampler: KeySampler | None = None  # set by the load reporter while the load by key matters
+        self.unmetered: Unmetered | None = LOADED  # while the load reporter has no meter; None: it is not measured
 
     @property
     def name(self) -> TopicName:
@@ -103,7 +117,14 @@ class OwnedSegment:
         self._unproven[producer] = proof
 
     def accept_publishes(self, producer: Producer, publishes: Sequence[Publish]) -> Sequence[Publish]:
-        return self._proven(producer, publishes) if producer in self._unproven else publishes
+        if producer in self._unproven:
+            publishes = self._proven(producer, publishes)
+        sampler = self.key_sampler
+        if sampler is not None:
+            sampler.left -= len(publishes)
+            if sampler.left < 0:
+                sampler.take(publishes)
+        return publishes
 
     def _proven(self, producer: Producer, publishes: Sequence[Publish]) -> list[Publish]:
         """The publishes that may be stored. A refused publish and all that follow it are answered with the reason."""

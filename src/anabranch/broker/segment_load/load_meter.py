@@ -3,8 +3,11 @@
     LoadMeter.look ── every second ──▶ a report when a threshold is crossed
                    └─ every sample ──▶ a report when a rate has changed materially
 
-A meter that starts has no history. Until one sample interval has passed it reports only a segment that is too hot, so
-that a new owner does not replace the stored report by rates of its first second.
+A segment without traffic has no meter. The counters at which its last meter ended are those of the look before the
+traffic began, so a new meter starts there and misses nothing: its windows begin with the time of idleness.
+
+A meter of a segment that was just loaded has no history. Until one sample interval has passed it reports only a segment
+that is too hot, so that a new owner does not replace the stored report by rates of its first second.
 """
 
 from __future__ import annotations
@@ -23,8 +26,11 @@ CROSSINGS_ONLY = float("inf")
 
 
 class RateWindow:
-    """Rates of counters that are read together. While the window is not full, the time since the first reading counts,
-    but never less than `passed_ms_min`: a burst in the first moment is not a rate."""
+    """Rates of counters that are read together, over exactly `window_ms`: between two readings, counters grow evenly.
+
+    While the window is not full, the time since the first reading counts, but never less than `passed_ms_min`: a burst
+    in the first moment is not a rate.
+    """
 
     __slots__ = ("_passed_ms_min", "_readings", "_step_ms", "_window_ms")
 
@@ -32,18 +38,30 @@ class RateWindow:
         self._window_ms, self._step_ms, self._passed_ms_min = window_ms, step_ms, passed_ms_min
         self._readings: deque[tuple[int, Totals]] = deque([(now_ms, totals)])
 
+    def begin_idle(self) -> None:
+        """There was no traffic before the first reading, for a whole window."""
+        first_ms, totals = self._readings[0]
+        self._readings.appendleft((first_ms - self._window_ms, totals))
+
     def rates(self, now_ms: int, totals: Totals) -> Rates:
-        readings = self._readings
+        readings, start_ms = self._readings, now_ms - self._window_ms
         if any(new < old for new, old in zip(totals, readings[-1][1], strict=True)):
             readings.clear()  # a subscription was deleted, and its counters with it
             readings.append((now_ms, totals))
-        while len(readings) > 1 and readings[1][0] <= now_ms - self._window_ms:
+        while len(readings) > 1 and readings[1][0] <= start_ms:
             readings.popleft()
         then_ms, before = readings[0]
+        if then_ms < start_ms and len(readings) > 1:
+            next_ms, after = readings[1]
+            part = (start_ms - then_ms) / (next_ms - then_ms)
+            counts = [new - old - part * (late - old) for new, old, late in zip(totals, before, after, strict=True)]
+            passed_ms = self._window_ms
+        else:
+            counts = [new - old for new, old in zip(totals, before, strict=True)]
+            passed_ms = max(now_ms - then_ms, self._passed_ms_min)
         if now_ms - readings[-1][0] >= self._step_ms:
             readings.append((now_ms, totals))
-        passed = max(now_ms - then_ms, self._passed_ms_min) / SECOND_MS
-        return Rates(*((new - old) / passed for new, old in zip(totals, before, strict=True)))
+        return Rates(*(count * SECOND_MS / passed_ms for count in counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +70,41 @@ class ReportRules:
 
     sample_ms: int = 10_000
     change: float = 0.25
+    shows_keys: bool = True  # a hot key is reported with its text
 
 
 class LoadMeter:
     """Of one loaded segment."""
 
-    def __init__(self, stored: SegmentLoad | None, totals: Totals, now_ms: int, rules: ReportRules) -> None:
-        """`stored`: the report that the last owner wrote."""
+    def __init__(
+        self, stored: SegmentLoad | None, totals: Totals, now_ms: int, rules: ReportRules, *, is_idle: bool = False
+    ) -> None:
+        """`stored`: the last report. `totals`: the counters at `now_ms`, from which on the meter measures. `is_idle`:
+        there was no traffic in the window before."""
         self._rules = rules
         self._stored = self._latest = stored
+        self._measured: SegmentLoad | None = None
         self._started_ms = self._sampled_ms = now_ms
         self._long = RateWindow(
             WINDOW_SECONDS * SECOND_MS, step_ms=5_000, passed_ms_min=rules.sample_ms, now_ms=now_ms, totals=totals
         )
         self._fast = RateWindow(
-            FAST_WINDOW_SECONDS * SECOND_MS, step_ms=SECOND_MS, passed_ms_min=SECOND_MS, now_ms=now_ms, totals=totals
+            FAST_WINDOW_SECONDS * SECOND_MS, step_ms=500, passed_ms_min=SECOND_MS, now_ms=now_ms, totals=totals
         )
+        if is_idle:
+            self._started_ms -= rules.sample_ms
+            self._long.begin_idle()
+            self._fast.begin_idle()
 
     @property
     def latest(self) -> SegmentLoad | None:
         """The load at the last look, reported or not."""
         return self._latest
+
+    @property
+    def measured(self) -> SegmentLoad | None:
+        """As `latest`, also while the meter has no history."""
+        return self._measured
 
     @property
     def is_idle(self) -> bool:
@@ -95,7 +127,7 @@ class LoadMeter:
             histogram=histogram,
             hot_key=hot_key,
         )
-        load = sampled(self._latest, measured, policy, now_ms)
+        load = self._measured = sampled(self._latest, measured, policy, now_ms)
         is_starting = now_ms - self._started_ms < self._rules.sample_ms
         if is_starting:
             was_hot = self._stored is not None and self._stored.above_split_since_ms is not None

@@ -11,6 +11,7 @@ from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.model.autoscale.policy import AutoScalePolicy, BadPolicy
 from anabranch.model.errors import NotFound
 from anabranch.model.names import TopicName
+from anabranch.model.routing import RingHash, RoutingKind
 from anabranch.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -48,6 +49,12 @@ class EffectivePolicies:
         """As `of_record`; None also if the topic does not exist. The record may be a little out of date."""
         record = await self._records.find(topic, sync=False)
         return None if record is None else await self.of_record(topic, record)
+
+    async def ring_hash(self, topic: TopicName) -> RingHash | None:
+        """The hash of the topic's keys; None if it does not exist, or does not route by range."""
+        record = await self._records.find(topic, sync=False)
+        routing = None if record is None else record.layout.routing
+        return None if routing is None or routing.kind is not RoutingKind.RANGE else routing.ring_hash
 
     async def of_record(self, topic: TopicName, record: TopicRecord) -> AutoScalePolicy | None:
         """None if the levels contradict each other: auto-scaling pauses, and a warning says why, once."""

@@ -20,13 +20,18 @@ from math import isfinite
 from operator import lt, truediv
 from typing import Any
 
-from anabranch.model.autoscale.policy import AutoScalePolicy
+from anabranch.model.autoscale.policy import AutoScalePolicy, SplitPoint
 from anabranch.model.errors import Error
 from anabranch.model.hashrange import RING_MAX
 
 HISTOGRAM_SLOTS = (16, 32)
 SAMPLED_KEY_CHARS_MAX = 256
 TRIFLE = 0.1  # of a merge threshold: rates below it are all alike
+
+
+HOT_KEY_KEPT = 0.8  # of the share at which a key counts as hot
+HISTOGRAM_SCORE_MIN = 0.5
+HISTOGRAM_CHANGE = 0.35  # two samples of the same load differ by less
 
 
 class BadLoadReport(Error):
@@ -115,12 +120,13 @@ def _since(holds: bool, before: int | None, now_ms: int) -> int | None:
 def is_material(stored: SegmentLoad, load: SegmentLoad, change: float, policy: AutoScalePolicy) -> bool:
     """Whether `load` is to be written: a threshold is crossed, a hot key came or went, or a rate moved by more than
     `change` (0.25: a quarter) of the stored one. From or to 0 is always such a move; between two rates far below the
-    merge threshold nothing is, because no decision depends on it and trickles would write for ever."""
+    merge threshold nothing is, because no decision depends on it and trickles would write for ever. Infinite `change`:
+    rates and histogram do not count."""
     if (stored.below_merge_since_ms is None) != (load.below_merge_since_ms is None):
         return True
     if (stored.above_split_since_ms is None) != (load.above_split_since_ms is None):
         return True
-    if _hot_hash(stored, policy) != _hot_hash(load, policy):
+    if _has_other_hot_key(stored, load, policy) or (isfinite(change) and _has_other_histogram(stored, load, policy)):
         return True
     pairs = [(stored.rates, load.rates)]
     if policy.is_fast:
@@ -136,6 +142,28 @@ def _has_moved(old: float, new: float, change: float, trifle: float) -> bool:
     if 0 < old < trifle and 0 < new < trifle:
         return False
     return abs(new - old) > change * old
+
+
+def _has_other_hot_key(stored: SegmentLoad, load: SegmentLoad, policy: AutoScalePolicy) -> bool:
+    """A reported hot key stays one until its share is clearly below the policy's, because shares are estimates."""
+    was, now = _hot_hash(stored, policy), load.hot_key
+    if was is not None and now is not None and now.hash == was:
+        return now.share < HOT_KEY_KEPT * policy.hot_key_share
+    return was != _hot_hash(load, policy)
+
+
+def _has_other_histogram(stored: SegmentLoad, load: SegmentLoad, policy: AutoScalePolicy) -> bool:
+    """The load has moved within the range of a segment that may be split where it is: more than `HISTOGRAM_CHANGE` of
+    it is in other slots."""
+    if policy.split_point is not SplitPoint.LOAD or not load.histogram:
+        return False
+    if load.deciding(policy).score(policy) <= HISTOGRAM_SCORE_MIN:
+        return False
+    if len(stored.histogram) != len(load.histogram):
+        return True
+    before, after = sum(stored.histogram) or 1.0, sum(load.histogram) or 1.0
+    moved = sum(abs(a / before - b / after) for a, b in zip(stored.histogram, load.histogram, strict=True)) / 2
+    return moved > HISTOGRAM_CHANGE
 
 
 def _hot_hash(load: SegmentLoad, policy: AutoScalePolicy) -> int | None:

@@ -55,7 +55,11 @@ class SegmentWiring:
     ) -> None:
         """Starts the load reports of this broker's segments."""
         scalable, broker = settings.scalable_topics, settings.storage.broker_id
-        rules = ReportRules(int(scalable.load_report_interval_seconds * 1000), scalable.load_report_change)
+        rules = ReportRules(
+            int(scalable.load_report_interval_seconds * 1000),
+            scalable.load_report_change,
+            scalable.load_report_hot_keys,
+        )
         records = LoadRecords(self._stores.metadata)
         reporter = LoadReporter(topics, records, policies, host, self._stores.clock, broker=broker, rules=rules)
         self._tasks.spawn(reporter.run(), "reports")

@@ -135,3 +135,41 @@ def test_report_that_was_not_stored_is_repeated() -> None:
     segment = Segment()
     segment.run(10, 100, is_stored=False)
     assert len(segment.run(1, 100)) == 1
+
+
+IDLE = SegmentLoad(rates=Rates(), fast_rates=Rates(), below_merge_since_ms=5, reported_at_ms=5)
+
+
+def test_burst_after_idleness_counts_from_its_first_message() -> None:
+    meter = LoadMeter(IDLE, (700, 0, 0, 0), 1_000_000, RULES, is_idle=True)
+    report = meter.look(1_000_800, (700 + 51_000, 0, 0, 0), FAST)
+    assert report is not None
+    assert report.fast_rates == Rates(10_200.0), "over the five seconds, of which four were idle"
+    assert report.rates == Rates(850.0)
+    assert report.above_split_since_ms == 1_000_800
+
+
+def test_burst_that_is_over_before_the_first_look_is_below_the_threshold_of_a_long_window() -> None:
+    meter = LoadMeter(IDLE, NONE, 1_000_000, RULES, is_idle=True)
+    assert meter.look(1_000_800, (51_000, 0, 0, 0), POLICY) is None
+    assert meter.measured is not None
+    assert meter.measured.rates == Rates(850.0), "not 51,000 in ten seconds"
+
+
+def test_long_window_crosses_its_threshold_when_its_average_does() -> None:
+    meter, messages, now_ms = LoadMeter(IDLE, NONE, 1_000_000, RULES, is_idle=True), 0, 1_000_000
+    report = None
+    while report is None or report.above_split_since_ms is None:
+        now_ms, messages = now_ms + 800, messages + 16_000
+        report = meter.look(now_ms, (messages, 0, 0, 0), POLICY) or report
+        if report is not None:
+            meter.written(report)
+    assert 600_000 < messages <= 616_000
+    assert report.reported_at_ms == now_ms
+
+
+def test_window_that_ends_between_two_readings_counts_a_part_of_the_first() -> None:
+    window = RateWindow(5_000, step_ms=500, passed_ms_min=1_000, now_ms=0, totals=NONE)
+    for ms, total in ((800, 800), (1_600, 1_600)):
+        window.rates(ms, (total, 0, 0, 0))
+    assert window.rates(6_200, (1_600, 0, 0, 0)).msg_rate_in == pytest.approx(80.0), "of 1.2 s to 1.6 s"

@@ -18,7 +18,7 @@ from anabranch.model.autoscale.load import (
     is_material,
     sampled,
 )
-from anabranch.model.autoscale.policy import AutoScalePolicy
+from anabranch.model.autoscale.policy import AutoScalePolicy, SplitPoint
 
 POLICY = AutoScalePolicy()
 FAST = AutoScalePolicy(split_rate_window_seconds=5)
@@ -169,3 +169,28 @@ def test_scores_are_the_highest_ratio_to_a_split_threshold() -> None:
     ]
     found: list[Any] = [rates.score(POLICY) for rates, _ in table]
     assert found == [score for _, score in table]
+
+
+class TestLoadByKey:
+    def at(self, share: float, key_hash: int = 7) -> SegmentLoad:
+        return SegmentLoad(rates=WARM, hot_key=HotKey(key_hash, share, "k"))
+
+    def test_hot_key_comes_at_its_share_and_goes_clearly_below_it(self) -> None:
+        assert is_material(self.at(0.49), self.at(0.51), 0.25, POLICY)
+        assert not is_material(self.at(0.51), self.at(0.41), 0.25, POLICY), "an estimate"
+        assert is_material(self.at(0.51), self.at(0.39), 0.25, POLICY)
+        assert is_material(self.at(0.51), load(WARM), 0.25, POLICY)
+        assert is_material(self.at(0.51), self.at(0.51, 8), 0.25, POLICY)
+
+    def test_moved_histogram_matters_only_where_it_decides(self) -> None:
+        by_load = AutoScalePolicy(split_point=SplitPoint.LOAD)
+        low, high = (1000.0,) + (0.0,) * 31, (600.0, *(0.0,) * 30, 400.0)
+        busy = replace(load(Rates(6_000)), histogram=low)
+        moved = replace(busy, histogram=high)
+        assert is_material(busy, moved, 0.25, by_load)
+        assert is_material(replace(busy, histogram=()), moved, 0.25, by_load)
+        assert not is_material(busy, moved, 0.25, POLICY)
+        assert not is_material(busy, moved, float("inf"), by_load), "not between two samples"
+        assert not is_material(busy, replace(busy, histogram=(700.0, *(0.0,) * 30, 300.0)), 0.25, by_load)
+        slow = replace(load(Rates(4_000)), histogram=low)
+        assert not is_material(slow, replace(slow, histogram=high), 0.25, by_load)
