@@ -43,7 +43,7 @@ from anabranch.runtime.credentials import (
     tls_context,
     token_credentials,
 )
-from anabranch.runtime.reach import expects_tls_blocking
+from anabranch.runtime.reach import expects_tls_blocking, tls_words
 
 DEFAULT_URL = "http://localhost:8080"
 TIMEOUT_SECONDS = 60.0
@@ -234,7 +234,7 @@ def failed_exchange(url: str, error: Exception) -> AdminError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsFailed(f"TLS with {url} failed: the broker's certificate is not accepted: {error.verify_message}")
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        return TlsFailed(f"TLS with {url} failed: {error.reason or error}")
+        return TlsFailed(f"TLS with {url} failed: {tls_words(error.reason or str(error))}")
     if isinstance(error, http.client.BadStatusLine) and str(error).startswith("\x15\x03"):  # a TLS alert
         return tls_expected(url)
     return Unreachable(f"no answer from {url}: {_words(error)}")

@@ -7,7 +7,8 @@
 | `ClosedBeforeAnswer` | the server closed before the first byte of an answer, as it may do with an idle connection |
 | `BadAnswer` | the answer is not HTTP/1.1, ends early, or has more than `body_bytes_max` bytes |
 | `TlsExpected` | the answer is a TLS alert: the port accepts only TLS |
-| other OSErrors | of the socket or of TLS |
+| `ssl.SSLError` | also when the server refuses the client's certificate, which TLS 1.3 does after the handshake |
+| other OSErrors | of the socket |
 """
 
 from __future__ import annotations

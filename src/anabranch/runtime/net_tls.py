@@ -1,6 +1,8 @@
 """TLS streams on the network port: the same `Stream`, encrypted. The handler is created after the handshake.
 
 Python's ssl copies every buffer, so small ones are joined into records first.
+
+A client that is refused learns the reason: the server sends the TLS alert and closes only after the client has.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 from anabranch.runtime.logs import get_logger
 from anabranch.runtime.net import (
@@ -23,13 +26,15 @@ from anabranch.runtime.net import (
     bound_socket,
 )
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.runtime.tls import TlsServer, common_name
+from anabranch.runtime.tls import ServerObject, TlsServer, common_name
 
 log = get_logger(__name__)
 
 RECORD_BYTES = 16 * 1024  # maximum of a TLS record: buffers are joined until at least this much
 HANDSHAKE_SECONDS = 10.0
 HANDSHAKES_MAX = 1_000
+REFUSED_SECONDS = 1.0  # for a client to read the alert
+_DROPPED_BYTES = 64 * 1024  # per read
 
 
 class TlsStream(SocketStream):
@@ -114,6 +119,53 @@ class TlsStream(SocketStream):
             self._tls_sock.unwrap()
 
 
+class _RefusedClients:
+    """Sockets of clients whose handshake failed, open until the client closes or `REFUSED_SECONDS` have passed.
+
+    With TLS 1.3 a client sends its first request before it knows that its certificate is refused. If the server closed
+    with that request unread, the kernel would reset the connection, and the client would lose the alert. So the server
+    ends only its own side, and drops what it reads.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timers: dict[socket.socket, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def add(self, sock: socket.socket, alert: bytes = b"") -> None:
+        """Take over the socket. `alert` is what ssl has not sent itself."""
+        try:
+            if alert:
+                sock.send(alert)  # a few bytes, which a new connection has room for
+            sock.shutdown(socket.SHUT_WR)
+        except OSError:  # the client has gone
+            sock.close()
+            return
+        self._timers[sock] = self._loop.call_later(REFUSED_SECONDS, self._close, sock)
+        self._loop.add_reader(sock.fileno(), self._drop, sock)
+
+    def _drop(self, sock: socket.socket) -> None:
+        try:
+            if sock.recv(_DROPPED_BYTES):
+                return
+        except SocketStream.WAITS:
+            return
+        except OSError:  # the client has reset the connection
+            pass
+        self._close(sock)
+
+    def _close(self, sock: socket.socket) -> None:
+        self._timers.pop(sock).cancel()
+        self._loop.remove_reader(sock.fileno())
+        sock.close()
+
+    def close(self) -> None:
+        for sock in list(self._timers):
+            self._close(sock)
+
+
 class TlsListener(SocketListener):
     """Accepts, performs the handshake within a deadline, then passes the stream on."""
 
@@ -123,9 +175,10 @@ class TlsListener(SocketListener):
         super().__init__(sock, make_handler, loop)
         self._tls = tls
         self._handshakes: dict[ssl.SSLSocket, asyncio.TimerHandle] = {}
+        self._refused = _RefusedClients(loop)
 
     def accepted(self, sock: socket.socket, peer: str) -> None:
-        if len(self._handshakes) >= HANDSHAKES_MAX:
+        if len(self._handshakes) + len(self._refused) >= HANDSHAKES_MAX:
             sock.close()
             return
         self._tls.refresh()
@@ -153,13 +206,13 @@ class TlsListener(SocketListener):
             self._loop.add_writer(fd, self._shake, sock, peer)
             return
         except (OSError, ValueError) as error:
-            self._give_up(sock, peer, _words(error))
+            self._give_up(sock, peer, _words(error), has_alert=isinstance(error, ssl.SSLError))
             return
         self._handshakes.pop(sock).cancel()
         stream = TlsStream(sock, peer, self._loop)
         stream.start(self._make_handler(stream))
 
-    def _give_up(self, sock: ssl.SSLSocket, peer: str, reason: str) -> None:
+    def _give_up(self, sock: ssl.SSLSocket, peer: str, reason: str, *, has_alert: bool = False) -> None:
         timer = self._handshakes.pop(sock, None)
         if timer is None:
             return
@@ -167,10 +220,14 @@ class TlsListener(SocketListener):
         log.info("TLS handshake failed", extra={"peer": peer, "reason": reason})
         self._loop.remove_reader(sock.fileno())
         self._loop.remove_writer(sock.fileno())
-        sock.close()
+        if has_alert:
+            self._refused.add(sock)
+        else:
+            sock.close()
 
     def close(self) -> None:
         super().close()
+        self._refused.close()
         for sock in list(self._handshakes):
             self._give_up(sock, "", "the port was closed")
 
@@ -199,6 +256,7 @@ class TlsStreamServer:
         self._connected = connected
         self._limit = limit
         self._tasks = TaskOwner("tls handshakes")
+        self._refused = _RefusedClients(asyncio.get_running_loop())
         self._listener: _PlainListener | None = None
 
     @classmethod
@@ -221,21 +279,34 @@ class TlsStreamServer:
         return server
 
     def _accepted(self, sock: socket.socket, peer: str) -> None:
-        if len(self._tasks) >= HANDSHAKES_MAX or self._tasks.spawn(self._open(sock, peer), "handshake") is None:
+        is_full = len(self._tasks) + len(self._refused) >= HANDSHAKES_MAX
+        if is_full or self._tasks.spawn(self._open(sock, peer), "handshake") is None:
             sock.close()
 
     async def _open(self, sock: socket.socket, peer: str) -> None:
         self._tls.refresh()
         loop = asyncio.get_running_loop()
+        handshake = _Handshake(self._tls.context)
         reader = asyncio.StreamReader(limit=self._limit, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, self._connected, loop=loop)
+        copy: socket.socket | None = None
         try:
+            copy = sock.dup()  # stays open when asyncio closes the other one
             await loop.connect_accepted_socket(
-                lambda: protocol, sock, ssl=self._tls.context, ssl_handshake_timeout=HANDSHAKE_SECONDS
+                lambda: protocol,
+                sock,
+                ssl=cast(ssl.SSLContext, handshake),
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
             )
         except OSError as error:
             log.info("TLS handshake failed", extra={"peer": peer, "reason": _words(error)})
             sock.close()
+            if copy is not None and handshake.alert:
+                self._refused.add(copy, handshake.alert)
+                copy = None
+        finally:
+            if copy is not None:
+                copy.close()
 
     async def close(self) -> None:
         """Stop accepting; open connections belong to the owner."""
@@ -243,6 +314,30 @@ class TlsStreamServer:
             self._listener.close()
             self._listener = None
         await self._tasks.close()
+        self._refused.close()
+
+
+class _Handshake:
+    """The context of one handshake, as far as asyncio uses it. It keeps the alert, which asyncio drops."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self.alert = b""
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | None = None,
+    ) -> ssl.SSLObject:
+        def keep() -> None:
+            self.alert = outgoing.read()
+
+        made = self._context.wrap_bio(incoming, outgoing, server_side, server_hostname)
+        assert isinstance(made, ServerObject)
+        made.on_refused = keep
+        return made
 
 
 class _PlainListener(SocketListener):

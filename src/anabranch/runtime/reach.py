@@ -1,10 +1,38 @@
-"""What a port is: whether it accepts connections, and whether it expects TLS. One attempt, without sending data."""
+"""What a port is: whether it accepts connections, whether it expects TLS, and why its TLS refuses a client.
+
+A probe is one attempt, without sending data.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
+
+_ALERTS = {
+    "CERTIFICATE_REQUIRED": "it requires a client certificate",
+    "UNKNOWN_CA": "it does not know the authority of the client's certificate",
+    "CERTIFICATE_EXPIRED": "the client's certificate has expired",
+    "CERTIFICATE_REVOKED": "the client's certificate is revoked",
+    "BAD_CERTIFICATE": "it does not accept the client's certificate",
+    "CERTIFICATE_UNKNOWN": "it does not accept the client's certificate",
+    "UNSUPPORTED_CERTIFICATE": "it does not accept the client's certificate",
+    "HANDSHAKE_FAILURE": "no common TLS version or cipher, or it requires a client certificate",
+}
+
+
+def is_alert(reason: str) -> bool:
+    """The peer refused the TLS handshake, and said why."""
+    return "alert" in reason.lower()
+
+
+def tls_words(reason: str) -> str:
+    """The reason of an SSLError for users: alerts about certificates in plain words, others unchanged."""
+    if is_alert(reason):
+        for name, words in _ALERTS.items():
+            if name in reason.upper():
+                return words
+    return reason
 
 
 async def is_listening(host: str, port: int, seconds: float) -> bool:

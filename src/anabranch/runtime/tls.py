@@ -97,8 +97,26 @@ class TlsCalls(TlsContext):
         super().__init__((trusted, certificate, key), make)
 
 
+class ServerObject(ssl.SSLObject):
+    """The server's side of a connection on asyncio's transports. `on_refused` is called when the handshake fails, while
+    the alert for the client is still in the outgoing buffer."""
+
+    on_refused: Callable[[], None] | None = None
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            if self.on_refused is not None:
+                self.on_refused()
+            raise
+
+
 def _context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = ServerObject
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     try:

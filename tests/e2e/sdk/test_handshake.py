@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +254,71 @@ async def test_open_producer_and_consumer_survive_a_restart_of_a_tls_broker(
             assert [one and one.data for one in found] == [b"before", b"after"]
     finally:
         await asyncio.to_thread(first.close)
+
+
+@pytest.fixture(scope="module", params=["missing", "unknown authority"])
+def refused(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Ports, Tls, list[str]]]:
+    """A broker that demands client certificates; a client without one, or with one of an authority it does not know."""
+    directory = tmp_path_factory.mktemp("refused")
+    (directory / "other").mkdir()
+    authority, other = Authority(directory), Authority(directory / "other", "other-ca")
+    files, stranger = authority.issue("broker"), other.issue("someone")
+    tls, arguments = Tls(trust_file=authority.path), ["--tls-trust-certs", str(authority.path)]
+    if request.param != "missing":
+        tls = replace(tls, certificate_file=stranger.certificate, key_file=stranger.key)
+    settings = {
+        "security.methods": ("token",),
+        "security.superusers": ("root",),
+        "security.token_secret_key": str(write_secret(directory)),
+        "tls.cert_file": files.certificate,
+        "tls.key_file": files.key,
+        "tls.ca_file": authority.path,
+        "tls.require_client_certificate": True,
+        "tls.port": 0,
+        "tls.http_port": 0,
+    }
+    with Broker(settings=settings) as running:
+        yield Ports(running), tls, arguments
+
+
+async def test_refused_client_certificate_fails_at_once_with_the_reason(
+    refused: tuple[Ports, Tls, list[str]],
+) -> None:
+    ports, tls, _ = refused
+    error = await failure(f"pulsar+ssl://{ports.tls}", tls=tls, token=token_of("root"))
+    assert isinstance(error, TlsFailed)
+    assert ports.tls in error.reason and "certificate" in error.reason.lower()
+
+
+async def test_refused_client_certificate_is_named_by_admin_clients(refused: tuple[Ports, Tls, list[str]]) -> None:
+    ports, tls, _ = refused
+    began = time.monotonic()
+    async with anabranch.admin.connect(f"https://{ports.https}", tls=tls, token=token_of("root")) as admin:
+        with pytest.raises(admin_errors.TlsFailed) as caught:
+            await admin.tenants.list()
+    with (
+        anabranch.admin.blocking.connect(f"https://{ports.https}", tls=tls, token=token_of("root")) as blocking,
+        pytest.raises(admin_errors.TlsFailed) as other,
+    ):
+        await asyncio.to_thread(blocking.tenants.list)
+    assert time.monotonic() - began < AT_ONCE_S
+    assert "certificate" in caught.value.reason.lower() and not caught.value.retryable
+    assert caught.value.reason == other.value.reason
+
+
+def test_refused_client_certificate_is_named_by_the_command_line(
+    refused: tuple[Ports, Tls, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ports, _, arguments = refused
+    token = ["--token", token_of("root"), *arguments]
+    for command in (
+        ["produce", "t", "-m", "x", "--url", f"pulsar+ssl://{ports.tls}"],
+        ["admin", "--admin-url", f"https://{ports.https}", "tenants", "list"],
+    ):
+        began = time.monotonic()
+        assert main([*command, *token]) == 1
+        text = capsys.readouterr().err
+        assert "certificate" in text.lower() and text.count("\n") == 1
+        assert time.monotonic() - began < AT_ONCE_S

@@ -24,7 +24,7 @@ from anabranch.client.connection.connection_state import (
     Opened,
 )
 from anabranch.client.connection.connection_state import Write as WriteFrame
-from anabranch.client.connection.dial_failure import is_alert, refused_dial
+from anabranch.client.connection.dial_failure import refused_dial
 from anabranch.client.errors import (
     CannotSignIn,
     ClientError,
@@ -41,6 +41,7 @@ from anabranch.runtime.clock import Clock, Timer
 from anabranch.runtime.credentials import Credentials, NoCredentials
 from anabranch.runtime.dial import dial
 from anabranch.runtime.net import Buffer, Stream
+from anabranch.runtime.reach import is_alert, tls_words
 
 PROBE_SECONDS = 2.0
 
@@ -148,7 +149,9 @@ class Connection:
     def closed(self, reason: str) -> None:
         if self.address.is_tls and not self._opened.done() and is_alert(reason):
             # TLS 1.3: the broker checks the client's certificate after the client's part of the handshake.
-            self._perform(self._state.refuse(TlsFailed(f"{self.address} refused the TLS handshake: {reason}")))
+            self._perform(
+                self._state.refuse(TlsFailed(f"{self.address} refused the TLS handshake: {tls_words(reason)}"))
+            )
         self._perform(self._state.lost(f"the connection has ended: {reason}"))
         self._mark_gone()
 

@@ -12,15 +12,10 @@ import ssl
 from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection_state import ConnectionState
 from anabranch.client.errors import ClientError, TlsFailed, Unreachable, WrongPort
-from anabranch.runtime.reach import expects_tls
+from anabranch.runtime.reach import expects_tls, tls_words
 
 _ENDS = ("EOF", "SYSCALL", "ZERO_RETURN")
 _FRAME_START_BYTES = 9  # two lengths, and the first byte of a command
-
-
-def is_alert(reason: str) -> bool:
-    """The peer refused the TLS handshake, and said why."""
-    return "alert" in reason.lower()
 
 
 async def refused_dial(address: Address, error: OSError | Unreachable, probe_s: float) -> ClientError:
@@ -48,7 +43,7 @@ def _words(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the broker's certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return error.reason or str(error)
+        return tls_words(error.reason or str(error))
     return error.strerror or str(error) or type(error).__name__
 
 
