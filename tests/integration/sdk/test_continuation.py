@@ -18,8 +18,8 @@ from anabranch.broker.topic.topic import Topic
 from anabranch.cli.output.scalable_topic import stats_view
 from anabranch.client.async_resource import AsyncResource
 from anabranch.client.connection import connection_state
-from anabranch.client.consumer import stream_segment_consumer
-from anabranch.client.consumer.segment_consumer import SegmentConsumer
+from anabranch.client.consumer.segment import stream_segment_consumer
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer
 from anabranch.controller.group import stall_watch
 from anabranch.model.names import TopicName
 from anabranch.model.segment import backing_topic

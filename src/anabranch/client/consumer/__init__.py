@@ -14,13 +14,7 @@ through a function that the client gives.
 | `redelivery` | state machine: when nacked and timed-out messages are delivered again |
 | `dead_letters` | copies messages that were redelivered too often to another topic |
 | `cumulative_acks` | which position of each segment a cumulative ack covers |
-| `segment_consumer` | consumer of one partition or segment on the wire |
-| `segment_consumer_state` | its state machine: permits, messages held, acks |
-| `segment_consumer_effects` | what the state machine asks the shell to do |
-| `stream_segment_consumer` | segment consumer of an ordered subscription; acks of parents before children |
-| `segment_reader` | segment consumer without a durable cursor |
-| `batch_bits` | messages of a batch as bits, and message ids in acks |
-| `chunk_tracker` | chunked messages of one segment consumer |
+| `segment` | consumer of one partition or segment on the wire |
 | `controller_session` | registration of a consumer with the controller of a scalable topic |
 | `assignment_reconciler` | state machines: segments held against segments assigned, and the order between them |
 | `segment_traversal` | state machine: which segments a checkpoint consumer reads, in order of the layout |

@@ -19,8 +19,8 @@ from anabranch.client.consumer.assignment_reconciler import Effect as Assignment
 from anabranch.client.consumer.checkpoint import Checkpoint, Kind, Mark, reach
 from anabranch.client.consumer.consumer import Consumer, ConsumerOptions
 from anabranch.client.consumer.controller_session import Assignment, ControllerSession, SessionSpec
-from anabranch.client.consumer.segment_consumer import SegmentConsumer
-from anabranch.client.consumer.segment_reader import SegmentReader
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer
+from anabranch.client.consumer.segment.segment_reader import SegmentReader
 from anabranch.client.consumer.segment_traversal import Close, Effect, Open, PositionGone, SegmentTraversal, described
 from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext

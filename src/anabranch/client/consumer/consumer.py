@@ -16,7 +16,7 @@ from anabranch.client.arguments import check_type, check_whole
 from anabranch.client.config import Backoff, Seconds, seconds
 from anabranch.client.connection.reconnect import ReconnectLoop
 from anabranch.client.consumer.receive_queue import ReceiveQueue
-from anabranch.client.consumer.segment_consumer import (
+from anabranch.client.consumer.segment.segment_consumer import (
     CLOSE_TIMEOUT_SECONDS,
     SegmentConsumer,
     SegmentConsumerSpec,

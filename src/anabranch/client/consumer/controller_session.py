@@ -15,7 +15,7 @@ from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
 from anabranch.client.connection.connection_state import command
 from anabranch.client.consumer.checkpoint import After, Done, Mark
-from anabranch.client.consumer.segment_consumer import CLOSE_TIMEOUT_SECONDS
+from anabranch.client.consumer.segment.segment_consumer import CLOSE_TIMEOUT_SECONDS
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import (
     ClientError,

@@ -11,7 +11,7 @@ from anabranch.client.config import Backoff, ProcessingTimeout, Seconds, seconds
 from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, id_of
 from anabranch.client.consumer.dead_letters import DeadLetters
 from anabranch.client.consumer.redelivery import Redelivery
-from anabranch.client.consumer.segment_consumer import SegmentConsumer
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer
 from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
 from anabranch.client.messages.entry_contents import DeliveredEntry

@@ -32,8 +32,8 @@ from anabranch.client.consumer.assignment_reconciler import (
 from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, id_of
 from anabranch.client.consumer.controller_session import Assignment, ControllerSession, SessionSpec
 from anabranch.client.consumer.cumulative_acks import CumulativeAckLog
-from anabranch.client.consumer.segment_consumer import Grant, SegmentConsumer
-from anabranch.client.consumer.stream_segment_consumer import (
+from anabranch.client.consumer.segment.segment_consumer import Grant, SegmentConsumer
+from anabranch.client.consumer.segment.stream_segment_consumer import (
     OrderedSegments,
     StreamSegmentConsumer,
     is_read_to_end,

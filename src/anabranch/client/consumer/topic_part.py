@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.client.consumer.segment_consumer import SegmentConsumer
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer
 from anabranch.client.topic.layout_watch import LayoutWatch
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.runtime.clock import Timer

@@ -10,8 +10,8 @@ from anabranch.client.consumer.assignment_reconciler import (
     SegmentOrder,
     Stop,
 )
-from anabranch.client.consumer.segment_consumer_effects import Ack
-from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
+from anabranch.client.consumer.segment.segment_consumer_effects import Ack
+from anabranch.client.consumer.segment.segment_consumer_state import SegmentConsumerState
 from anabranch.client.messages.message import MessageId
 
 

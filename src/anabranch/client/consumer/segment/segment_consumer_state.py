@@ -21,9 +21,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.client.consumer.batch_bits import ack_of, all_of, bit_of, bits_of, covered, nack_of, runs_of, wire_of
-from anabranch.client.consumer.chunk_tracker import ChunkTracker, IncompleteMessage, Place, is_chunk
-from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
+from anabranch.client.consumer.segment.batch_bits import ack_of, all_of, bit_of, bits_of, covered, nack_of, runs_of, wire_of
+from anabranch.client.consumer.segment.chunk_tracker import ChunkTracker, IncompleteMessage, Place, is_chunk
+from anabranch.client.consumer.segment.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.messages.compression import unpacked
 from anabranch.client.messages.entry_contents import DeliveredEntry, EntryContents
 from anabranch.client.messages.message import Message, MessageId, Origin

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
-from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
+from anabranch.client.consumer.segment.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
+from anabranch.client.consumer.segment.segment_consumer_state import SegmentConsumerState
 from anabranch.client.messages.message import Message
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import build_batch, build_entry

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from anabranch.client.connection.connection import Connection
 from anabranch.client.consumer.checkpoint import After, FromStart, FromTime, Mark
-from anabranch.client.consumer.segment_consumer import SegmentConsumer, SegmentConsumerSpec, SegmentListener
-from anabranch.client.consumer.segment_consumer_effects import Deliver, Effect, Reject
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer, SegmentConsumerSpec, SegmentListener
+from anabranch.client.consumer.segment.segment_consumer_effects import Deliver, Effect, Reject
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import NotReady, Unexplained
 from anabranch.client.messages.message import Message, MessageId

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from anabranch.client.consumer.chunk_tracker import Place
+from anabranch.client.consumer.segment.chunk_tracker import Place
 from anabranch.client.messages.message import MessageId, Origin
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, signed

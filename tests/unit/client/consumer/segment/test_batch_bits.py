@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.client.consumer.batch_bits import ack_of, all_of, bits_of, covered, words_of
+from anabranch.client.consumer.segment.batch_bits import ack_of, all_of, bits_of, covered, words_of
 
 AT = (7, 3)
 

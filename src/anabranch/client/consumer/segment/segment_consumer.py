@@ -16,9 +16,9 @@ from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
 from anabranch.client.connection.connection_state import command
 from anabranch.client.connection.reconnect import ReconnectLoop
-from anabranch.client.consumer.batch_bits import whole_entry
-from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
-from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
+from anabranch.client.consumer.segment.batch_bits import whole_entry
+from anabranch.client.consumer.segment.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
+from anabranch.client.consumer.segment.segment_consumer_state import SegmentConsumerState
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import (
     BadOption,

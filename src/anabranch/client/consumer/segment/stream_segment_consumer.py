@@ -16,7 +16,7 @@ from typing import Any
 from anabranch.client.connection.connection import Connection
 from anabranch.client.consumer.assignment_reconciler import SegmentOrder
 from anabranch.client.consumer.receive_queue import ReceiveQueue
-from anabranch.client.consumer.segment_consumer import SegmentConsumer, SegmentConsumerSpec, SegmentListener
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer, SegmentConsumerSpec, SegmentListener
 from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
 from anabranch.client.messages.message import MessageId

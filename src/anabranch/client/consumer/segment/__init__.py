@@ -1,0 +1,14 @@
+"""The consumer of one partition or segment on the wire, of a durable subscription or without one.
+
+It must not know which segments are read, nor when: the three kinds of consumers decide that.
+
+| module | what it is |
+|---|---|
+| `segment_consumer` | consumer of one partition or segment on the wire |
+| `segment_consumer_state` | its state machine: permits, messages held, acks |
+| `segment_consumer_effects` | what the state machine asks the shell to do |
+| `stream_segment_consumer` | segment consumer of an ordered subscription; acks of parents before children |
+| `segment_reader` | segment consumer without a durable cursor |
+| `batch_bits` | messages of a batch as bits, and message ids in acks |
+| `chunk_tracker` | chunked messages of one segment consumer |
+"""
