@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from anabranch.client.consumer import segment_consumer as channel
-from anabranch.client.consumer import stream_consumer
+from anabranch.client.consumer import stream_session
+from anabranch.client.consumer.segment import segment_consumer as channel
 from anabranch.client.producer import segment_producer as lane_runner
 from anabranch.client.topic import layout_watch as topic_watch
 from anabranch.protocol.commands import BaseCommand
@@ -28,7 +28,7 @@ def install(marks: Marks) -> None:
     marks.watch(
         topic_watch.LayoutWatch, "_on_view", lambda _, view: f"client: sees {'plan' if view.plan else 'layout'}"
     )
-    marks.watch(stream_consumer.StreamSession, "on_assigned", "client: assigned")
+    marks.watch(stream_session.StreamSession, "on_assigned", "client: assigned")
     marks.watch(channel.SegmentConsumer, "attach", "client: SUBSCRIBE")
     marks.watch(lane_runner.SegmentProducer, "attach", "client: PRODUCER")
     sealed = int(BaseCommand.SEGMENT_SEALED)

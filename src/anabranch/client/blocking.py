@@ -34,6 +34,7 @@ from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer, Re
 from anabranch.client.consumer.consumer import BATCH_ROWS, Consumer
 from anabranch.client.consumer.queue_consumer import QueueConsumer
 from anabranch.client.consumer.stream_consumer import StreamConsumer
+from anabranch.client.consumer.subscription_calls import Target
 from anabranch.client.errors import Closed
 from anabranch.client.messages.compression import Compression
 from anabranch.client.messages.message import Message, MessageId
@@ -203,7 +204,7 @@ class _BlockingConsumer(Blocking):
     def receive_batch(self, count: int = BATCH_ROWS, timeout: Seconds | None = None) -> MessageBatch:
         return LOOP.call(lambda: self._inner.receive_batch(count, timeout))
 
-    def seek(self, to: Literal["earliest", "latest"] | Moment, timeout: Seconds | None = None) -> None:
+    def seek(self, to: Target, timeout: Seconds | None = None) -> None:
         LOOP.call(lambda: self._inner.seek(to, timeout))
 
     def unsubscribe(self, timeout: Seconds | None = None) -> None:

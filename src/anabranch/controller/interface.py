@@ -13,7 +13,7 @@ from anabranch.controller.events import SessionTaken
 from anabranch.controller.group.checkpoint_progress import Report
 from anabranch.controller.operation_metrics import Totals
 from anabranch.controller.placement import Reachable
-from anabranch.controller.records.subscription_registry import SubscriptionKind
+from anabranch.controller.records.subscription_registry import SegmentPosition, SubscriptionKind
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import record_json
 from anabranch.controller.segment_host import SegmentStats, Start
@@ -37,6 +37,7 @@ __all__ = [
     "Registration",
     "Report",
     "ScalableTopics",
+    "SegmentPosition",
     "ConsumerRegistration",
     "SessionTaken",
     "Start",
@@ -263,10 +264,21 @@ class ScalableTopics(Protocol):
 
     async def subscribe(self, topic: TopicName, name: str, kind: SubscriptionKind, start: Start) -> None: ...
 
-    async def unsubscribe(self, topic: TopicName, name: str) -> None: ...
+    async def check_unused(self, topic: TopicName, name: str, besides: str | None = None) -> None:
+        """Raises Busy while consumers of the subscription are attached, other than the one with this name."""
 
-    async def move(self, topic: TopicName, name: str, publish_ms: int | None) -> None:
-        """Seek to a publish time; None: clear the backlog."""
+    async def unsubscribe(self, topic: TopicName, name: str, operation_id: str | None = None) -> None: ...
+
+    async def move(
+        self,
+        topic: TopicName,
+        name: str,
+        publish_ms: int | None,
+        positions: tuple[SegmentPosition, ...] = (),
+        operation_id: str | None = None,
+    ) -> int:
+        """Seek to a publish time, or behind positions; neither: clear the backlog. Safe to repeat with the same id.
+        Returns the generation below which assignments were made before it; 0 if the subscription is not ordered."""
 
     async def state(self, topic: TopicName) -> dict[str, Any]:
         """The leader's state: running operation, subscriptions, sessions, assignments, drained segments."""

@@ -186,8 +186,9 @@ class DeleteCursor:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """Moves the cursor to the first entry published at or after `publish_ms`, once per operation id. For an ordered
-    subscription it also ends assignments below `generation` (see CloseReader). Answered by Moved.
+    """Moves the cursor to the first entry published at or after `publish_ms`, once per operation id. With `after` it
+    moves behind that entry instead, or to its messages in `unread` (bits of its batch). For an ordered subscription it
+    also ends assignments below `generation` (see CloseReader). Answered by Moved.
     """
 
     operation: str
@@ -195,6 +196,8 @@ class Seek:
     subscription: str
     publish_ms: int
     generation: int = 0
+    after: Position | None = None
+    unread: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

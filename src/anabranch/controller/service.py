@@ -28,7 +28,7 @@ from anabranch.controller.operation_metrics import EndedOperation, OperationCoun
 from anabranch.controller.placement import Place
 from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.record_cache import RecordCache
-from anabranch.controller.records.subscription_registry import SubscriptionKind
+from anabranch.controller.records.subscription_registry import SegmentPosition, SubscriptionKind
 from anabranch.controller.records.topic_record import Outcome, TopicRecord
 from anabranch.controller.segment_host import SegmentHost, SegmentStats, Start
 from anabranch.controller.settings import ScalableTopicsSettings
@@ -41,7 +41,7 @@ from anabranch.controller.topic_status import led_topic, segment_stats, topic_st
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.write_gate import WriteGate
 from anabranch.model.autoscale.policy import AutoScalePolicy
-from anabranch.model.errors import BadRequest, Error, NotAllowed
+from anabranch.model.errors import BadRequest, Busy, Error, NotAllowed
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.model.replacement import OperationKind
@@ -335,8 +335,23 @@ class ScalableTopicService:
         call = subscriptions.SubscribeCall(self.new_id(), check_subscription_name(name), kind, start)
         await self.controllers.call(topic, lambda controller: controller.ask_subscription(call))
 
-    async def unsubscribe(self, topic: TopicName, name: str) -> None:
-        call = subscriptions.UnsubscribeCall(self.new_id(), name)
+    async def check_unused(self, topic: TopicName, name: str, besides: str | None = None) -> None:
+        async def sessions(controller: TopicController) -> int | None:
+            await controller.wait_leading()
+            members = controller.members.get(name)
+            return None if members is None else len(members.group.sessions.names - {besides})
+
+        used = await self.controllers.call(topic, sessions)
+        if used is None:
+            figures = await self.figures(topic, await self.record(topic))
+            own = 0 if besides is None else 1  # a queue consumer is attached to each segment once
+            attached = (one.subscriptions[name].consumers for one in figures.values() if name in one.subscriptions)
+            used = max((count - own for count in attached), default=0)
+        if used > 0:
+            raise Busy(f"subscription {name} of {topic} is used by {used} other consumers")
+
+    async def unsubscribe(self, topic: TopicName, name: str, operation_id: str | None = None) -> None:
+        call = subscriptions.UnsubscribeCall(operation_id or self.new_id(), name)
 
         async def work(controller: TopicController) -> None:
             await controller.wait_leading()
@@ -348,9 +363,22 @@ class ScalableTopicService:
 
         await self.controllers.call(topic, work)
 
-    async def move(self, topic: TopicName, name: str, publish_ms: int | None) -> None:
-        call = subscriptions.MoveCall(self.new_id(), name, publish_ms)
-        await self.controllers.call(topic, lambda controller: controller.ask_subscription(call))
+    async def move(
+        self,
+        topic: TopicName,
+        name: str,
+        publish_ms: int | None,
+        positions: tuple[SegmentPosition, ...] = (),
+        operation_id: str | None = None,
+    ) -> int:
+        call = subscriptions.MoveCall(operation_id or self.new_id(), name, publish_ms, positions)
+
+        async def work(controller: TopicController) -> int:
+            await controller.ask_subscription(call)
+            members = controller.members.get(name)
+            return 0 if members is None else members.group.void_below
+
+        return await self.controllers.call(topic, work)
 
     async def state(self, topic: TopicName) -> dict[str, Any]:
         return await self.controllers.call(topic, _state)

@@ -111,6 +111,7 @@ def broker_features(*, scalable_topics: bool = False) -> pb.FeatureFlags:
         supports_scalable_topics=True if scalable_topics else None,
         anabranch_extensions=True,
         anabranch_message_nacks=True,
+        anabranch_seek=True if scalable_topics else None,
     )
 
 

@@ -50,8 +50,10 @@ def auth_refresh(server_version: str, protocol_version: int, method: str) -> byt
     return frame(BaseCommand(type=BaseCommand.AUTH_CHALLENGE, auth_challenge=body))
 
 
-def success(request_id: int) -> bytes:
-    return frame(BaseCommand(type=BaseCommand.SUCCESS, success=pb.CommandSuccess(request_id=request_id)))
+def success(request_id: int, *, seek_count: int | None = None, generation: int | None = None) -> bytes:
+    """The numbers are ours: for clients with our extensions only."""
+    body = pb.CommandSuccess(request_id=request_id, seek_count=seek_count, generation=generation)
+    return frame(BaseCommand(type=BaseCommand.SUCCESS, success=body))
 
 
 def error(request_id: int, code: ServerError, text: str) -> bytes:

@@ -29,6 +29,7 @@ from anabranch.controller.segment_host import (
     ReaderLeft,
     Refilled,
     SealFacts,
+    Seek,
     SegmentRef,
     Start,
     Status,
@@ -294,17 +295,18 @@ class OwnedSegment:
             self._moved(subscription)
         await self.flush_segment_state()
 
-    async def seek_cursor(self, name: str, operation: str, publish_ms: int, generation: int) -> Moved:
-        """Moves the cursor to the first entry published then or later. Consumers are closed, and admitted again only
-        under this generation or a higher one: the fence is durable with the cursor."""
+    async def seek_cursor(self, request: Seek) -> Moved:
+        """Moves the cursor. Consumers are closed, and admitted again only under this generation or a higher one: the
+        fence is durable with the cursor."""
+        name = request.subscription
         subscription = await self._movable(name)
-        position = await self.topic.log.position_at_time(publish_ms)
-        if generation:
-            self.close_readers(name, generation)
-        if self.state.has_moved(name, operation):
+        position, unread = await self._target(request)
+        if request.generation:
+            self.close_readers(name, request.generation)
+        if self.state.has_moved(name, request.operation):
             await self.flush_segment_state()
         else:
-            await self._seek(subscription, operation, position)
+            await self._seek(subscription, request.operation, position, unread)
         state = self.state.of(name)
         return Moved(state.is_drained, state.rewind_count)
 
@@ -315,12 +317,22 @@ class OwnedSegment:
             raise CursorMissing(f"{self.state.ref} has no cursor {name}")
         return subscription
 
-    async def _seek(self, subscription: Subscription, operation: str, position: Position) -> None:
+    async def _target(self, request: Seek) -> tuple[Position, tuple[int, ...]]:
+        """The next entry to read, and the bits of the messages in its batch that are unread (empty: all)."""
+        if request.after is None:
+            return await self.topic.log.position_at_time(request.publish_ms), ()
+        asked = request.after if request.unread else self.topic.log.after(request.after)
+        position = self.topic.resolve(asked)
+        return position, request.unread if position == asked else ()
+
+    async def _seek(
+        self, subscription: Subscription, operation: str, position: Position, unread: tuple[int, ...]
+    ) -> None:
         name = subscription.name
         self._moving[name] = operation
         subscription.on_moved = weak_call(self._moved)
         try:
-            await subscription.seek(position)
+            await subscription.seek(position, unread)
         finally:
             self._moving.pop(name, None)
             if not self.topic.log.is_terminated:
@@ -329,6 +341,8 @@ class OwnedSegment:
     # -- drains
 
     def subscription_made(self, subscription: Subscription) -> None:
+        if subscription.is_durable:
+            subscription.seek_count = self.state.seek_count(subscription.name)
         if self.topic.log.is_terminated:
             subscription.on_moved = weak_call(self._moved)
 
@@ -337,6 +351,7 @@ class OwnedSegment:
         operation = self._moving.pop(subscription.name, None)
         if operation is not None:
             self.state.note_move(subscription.name, operation)
+            subscription.seek_count = self.state.note_seek(subscription.name)
         event = None
         if subscription.is_durable:
             event = self.state.update_drained(subscription.name, has_backlog=subscription.cursor.has_backlog)

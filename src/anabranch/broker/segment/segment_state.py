@@ -38,7 +38,7 @@ PROPERTY = "segment"  # of the topic's record
 BLOB = "segment"  # of the topic's state
 MOVES_MAX = 16  # kept per cursor; a topic moves its cursors one operation after another
 NEVER = FencingToken(-1, 0)
-UNSAID = ((), False, 0, False, 0, "", None, None)
+UNSAID = ((), False, 0, False, 0, "", None, None, 0)
 """Defaults for what earlier versions did not store for a cursor."""
 
 
@@ -68,6 +68,7 @@ class OwnedCursorState:
     born_at: Position | None = None  # last entry before its creation: what "latest" means for that consumer
     fence: ReaderFence = field(default_factory=ReaderFence)  # of an ordered subscription
     hold: Position | None = None  # of a checkpoint group, which has no cursor: later entries are retained
+    seek_count: int = 0  # seeks, so that a consumer which was not connected notices one
 
 
 @dataclass(slots=True)
@@ -100,6 +101,15 @@ class OwnedSegmentState:
         moves = self.of(subscription).moves
         moves.append(operation)
         del moves[:-MOVES_MAX]
+
+    def note_seek(self, subscription: str) -> int:
+        state = self.of(subscription)
+        state.seek_count += 1
+        return state.seek_count
+
+    def seek_count(self, subscription: str) -> int:
+        found = self.cursors.get(subscription)
+        return 0 if found is None else found.seek_count
 
     def update_drained(self, subscription: str, *, has_backlog: bool) -> Drained | Refilled | None:
         """To be called when the cursor may have moved. The returned event is sent once it is durable."""
@@ -159,6 +169,7 @@ class OwnedSegmentState:
                 one.fence.holder,
                 one.hold,
                 one.born_at,
+                one.seek_count,
             ]
             for name, one in self.cursors.items()
         }
@@ -187,7 +198,7 @@ class OwnedSegmentState:
             state.fencing_token = max(state.fencing_token, FencingToken(*saved["mandate"]))
             for subscription, stored in saved["cursors"].items():
                 said: list[Any] = [*stored, *UNSAID[len(stored) :]]
-                moves, is_drained, rewind_count, is_undecided, generation, holder, hold, born_at = said
+                moves, is_drained, rewind_count, is_undecided, generation, holder, hold, born_at, seeks = said
                 state.cursors[str(subscription)] = OwnedCursorState(
                     list(moves),
                     bool(is_drained),
@@ -196,6 +207,7 @@ class OwnedSegmentState:
                     _position(born_at),
                     ReaderFence(int(generation), str(holder)),
                     _position(hold),
+                    int(seeks),
                 )
         return state
 

@@ -203,8 +203,8 @@ class LocalSegments:
                 await segment.flush_segment_state()
             case DeleteCursor(_, _, subscription):
                 await segment.drop_cursor(subscription)
-            case Seek(operation, _, subscription, publish_ms, generation):
-                return await segment.seek_cursor(subscription, operation, publish_ms, generation)
+            case Seek():
+                return await segment.seek_cursor(request)
             case ClearBacklog(operation, _, subscription):
                 await segment.clear_cursor(subscription, operation)
             case CloseReader(_, _, subscription, _, generation):

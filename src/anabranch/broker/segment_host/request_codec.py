@@ -71,6 +71,8 @@ def request_json(fencing_token: FencingToken, request: Request) -> Json:
         case host.Seek():
             value["subscription"], value["publishMs"] = request.subscription, request.publish_ms
             value["generation"] = request.generation
+            if request.after is not None:
+                value["after"], value["unread"] = list(request.after), list(request.unread)
         case host.DeleteCursor() | host.ClearBacklog():
             value["subscription"] = request.subscription
         case host.CloseReader() | host.GrantReader():
@@ -113,7 +115,9 @@ def _request(value: Mapping[str, Any]) -> Request:
             return host.DeleteCursor(operation, segment, str(value["subscription"]))
         case "Seek":
             to_ms, generation = int(value["publishMs"]), int(value.get("generation", 0))
-            return host.Seek(operation, segment, str(value["subscription"]), to_ms, generation)
+            after = Position(*map(int, value["after"])) if value.get("after") else None
+            unread = tuple(map(int, value.get("unread", ())))
+            return host.Seek(operation, segment, str(value["subscription"]), to_ms, generation, after, unread)
         case "ClearBacklog":
             return host.ClearBacklog(operation, segment, str(value["subscription"]))
         case "CloseReader" | "GrantReader":

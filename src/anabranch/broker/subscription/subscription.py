@@ -66,6 +66,7 @@ class Subscription:
         self.departed = Departed()
         self.entries_expired = 0
         self.last_expired_ms = 0
+        self.seek_count: int | None = None  # of a segment's subscription: how often its position was moved
         self.on_moved: Callable[[Subscription], None] | None = None  # called when the cursor moves
         self._topic = topic
         self._partition = partition

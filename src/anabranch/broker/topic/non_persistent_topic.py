@@ -43,6 +43,7 @@ class MemorySubscription:
         self.departed = Departed()
         self.messages_dropped = 0
         self.is_durable = False
+        self.seek_count = None
         self._partition = partition
         self._turns: RoundRobin[Consumer] = RoundRobin(lambda consumer: consumer.spec.priority)
         self._ring: HashRing[Consumer] = HashRing()

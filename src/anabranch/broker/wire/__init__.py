@@ -12,6 +12,7 @@ dispatch entries.
 | `producer_commands` | PRODUCER, SEND, CLOSE_PRODUCER |
 | `consumer_commands` | SUBSCRIBE, FLOW, ACK, SEEK and the other commands of a consumer |
 | `schema_commands` | GET_SCHEMA, GET_OR_CREATE_SCHEMA |
+| `scalable_subscription_commands` | seek and unsubscribe of scalable topics |
 | `scalable_topic_commands` | layout sessions and consumers of scalable topics |
 | `topic_extent_commands` | TOPIC_EXTENT: stored range and sizes of a topic |
 """

@@ -106,7 +106,8 @@ class ConsumerCommands(CommandSet):
             attached.detach()
             return
         self._attached[body.consumer_id] = attached
-        self._connection.send(replies.success(body.request_id))
+        seeks = subscription.seek_count if self._connection.extensions else None
+        self._connection.send(replies.success(body.request_id, seek_count=seeks))
         if changes != self._connection.access_changes:
             await self._check_again(body.consumer_id, attached)
         if isinstance(topic, NonPersistentTopic):

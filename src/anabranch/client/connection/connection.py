@@ -61,6 +61,7 @@ class Connection:
         self.message_bytes_max = MESSAGE_BYTES_MAX
         self.supports_scalable_topics = False
         self.has_extensions = False  # the broker supports Anabranch's extensions of the protocol
+        self.supports_seek = False  # the broker moves subscriptions of scalable topics for consumers
         self.supports_message_nacks = False  # the broker redelivers single messages of a batch
         self._clock = clock
         self._auth = auth
@@ -249,6 +250,7 @@ class Connection:
                     self.supports_scalable_topics = features.supports_scalable_topics
                     self.has_extensions = features.anabranch_extensions
                     self.supports_message_nacks = features.anabranch_message_nacks
+                    self.supports_seek = features.anabranch_seek
                     if not self._opened.done():
                         self._opened.set_result(None)
                 case Broken(error):

@@ -171,6 +171,7 @@ class ConnectionState:
                 anabranch_extensions=True,
                 anabranch_message_nacks=True,
                 anabranch_continuation=True,
+                anabranch_seek=True,
             ),
         )
 

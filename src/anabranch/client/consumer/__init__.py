@@ -6,9 +6,12 @@ through a function that the client gives.
 | module | what it is |
 |---|---|
 | `consumer` | base of the three kinds: topics, segment consumers, one receive queue |
+| `subscription_calls` | seek and unsubscribe on scalable topics, through the controller |
+| `consumer_options` | options of every kind, and the spec of a segment's consumer |
 | `topic_part` | one topic of a consumer: its view and its segment consumers |
 | `queue_consumer` | shared subscription: individual acks, nacks, processing timeout, dead letters |
 | `stream_consumer` | ordered subscription: cumulative acks, segments assigned by the controller |
+| `stream_session` | session of a stream consumer with one topic's controller |
 | `checkpoint_consumer` | reader whose positions the application stores, alone or in a group |
 | `receive_queue` | messages that wait for the application, with fair turns between segments |
 | `redelivery` | state machine: when nacked and timed-out messages are delivered again |

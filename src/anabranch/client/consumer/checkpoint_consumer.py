@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from anabranch.client.arguments import check_type
 from anabranch.client.config import Seconds, seconds
 from anabranch.client.consumer.assignment_reconciler import AssignmentReconciler, Attach, Detach, Release, Stop
 from anabranch.client.consumer.assignment_reconciler import Effect as AssignmentEffect
 from anabranch.client.consumer.checkpoint import Checkpoint, Kind, Mark, reach
-from anabranch.client.consumer.consumer import Consumer, ConsumerOptions
+from anabranch.client.consumer.consumer import Consumer
+from anabranch.client.consumer.consumer_options import ConsumerOptions, segment_spec
 from anabranch.client.consumer.controller_session import Assignment, ControllerSession, SessionSpec
 from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer
 from anabranch.client.consumer.segment.segment_reader import SegmentReader
@@ -135,8 +135,8 @@ class CheckpointConsumer(Consumer):
             for segment_id in one.reconciler.leaving:
                 self._check_settled(one, segment_id)
 
-    async def _move(self, admin_call: str, kind: int, timeout: Seconds | None, **fields: Any) -> None:
-        raise NotSupported("a checkpoint consumer has no subscription; open another one with start=")
+    def _check_movable(self, timeout: Seconds | None) -> float:
+        raise NotSupported("a checkpoint consumer keeps its position itself; open another one with start=")
 
     def _hand_out(self, segment_consumer: SegmentConsumer, message: Message) -> None:
         assert isinstance(segment_consumer, SegmentReader)
@@ -194,7 +194,7 @@ class CheckpointConsumer(Consumer):
         for effect in effects:
             match effect:
                 case Open(segment, mark):
-                    spec = self._spec(part, segment, pb.CommandSubscribe.Exclusive)
+                    spec = segment_spec(self._options, part, segment, pb.CommandSubscribe.Exclusive)
                     reader = SegmentReader(spec, self, self._context, self._options.prefetch, mark)
                     forgives: tuple[type[ClientError], ...] = ()
                     if not part.view.is_synthetic:

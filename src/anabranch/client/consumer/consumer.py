@@ -8,20 +8,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from anabranch.client.arguments import check_type, check_whole
 from anabranch.client.config import Backoff, Seconds, seconds
 from anabranch.client.connection.reconnect import ReconnectLoop
+from anabranch.client.consumer.consumer_options import ConsumerOptions
 from anabranch.client.consumer.receive_queue import ReceiveQueue
 from anabranch.client.consumer.segment.segment_consumer import (
     CLOSE_TIMEOUT_SECONDS,
     SegmentConsumer,
-    SegmentConsumerSpec,
     seek_fields,
 )
+from anabranch.client.consumer.subscription_calls import SubscriptionCalls, Target, publish_time
 from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import (
@@ -35,40 +35,20 @@ from anabranch.client.errors import (
 )
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
-from anabranch.client.messages.timestamps import Moment
 from anabranch.client.metrics.counters import ConsumerCounters
 from anabranch.client.metrics.metrics import ConsumerMetrics
 from anabranch.client.metrics.window import Sample, Window
 from anabranch.client.processing.handler_runner import Handler, HandlerRunner, RunnerPorts
 from anabranch.client.processing.handler_state import HandlerState
-from anabranch.client.schema.schema import Schema
-from anabranch.client.schema.schema_resolver import SchemaResolver, schema_field
+from anabranch.client.schema.schema_resolver import SchemaResolver
 from anabranch.client.topic.layout_watch import LayoutWatch
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
-from anabranch.model.segment import Segment
-from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.tasks import TaskOwner
 
 BATCH_ROWS = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerOptions:
-    """Options of every kind. `prefetch` bounds the received messages that wait, over all partitions and segments."""
-
-    subscription: str
-    name: str
-    from_earliest: bool
-    prefetch: int
-    ack_group_s: float
-    operation_timeout_s: float
-    properties: Mapping[str, str] = field(default_factory=dict)
-    subscription_properties: Mapping[str, str] = field(default_factory=dict)
-    schema: Schema | None = None
-    priority: int = 0
 
 
 class Consumer:
@@ -85,10 +65,10 @@ class Consumer:
         self._queue: ReceiveQueue[SegmentConsumer] = ReceiveQueue()
         self._watches: list[LayoutWatch] = []
         self._parts: list[TopicPart] = []
-        self._segment_consumers: dict[
-            tuple[str, int], SegmentConsumer
-        ] = {}  # by topic and lane, as message ids have them
+        # By topic and lane, as message ids have them.
+        self._segment_consumers: dict[tuple[str, int], SegmentConsumer] = {}
         self._is_closed = False
+        self._subscription_calls = SubscriptionCalls(options.subscription, context)
         self._schema_waits = 0
         self._schema_resolver = None if options.schema is None else SchemaResolver(options.schema, context, self._tasks)
         self._tracing = context.tracing
@@ -234,38 +214,81 @@ class Consumer:
         assert message is not None
         return message
 
-    async def seek(self, to: Literal["earliest", "latest"] | Moment, timeout: Seconds | None = None) -> None:
-        """Move the subscription to its earliest or latest message, or to a publish time, in all partitions and for all
-        its consumers. Returns when this consumer reads from there. Do not acknowledge what was received before.
+    async def seek(self, to: Target, timeout: Seconds | None = None) -> None:
+        """Move the subscription for all its consumers: to its earliest or latest message, to a publish time, or (on
+        scalable topics) behind a message id. Returns when this consumer reads from there. Messages received before
+        count no longer: they may come again, and their acks are ignored.
 
-        For regular topics. Scalable ones are moved by `scalable_topics.seek` of `anabranch.admin`: the controller halts
-        all consumers meanwhile, and keeps parents before their children.
+        An id covers its own segment with the ancestors, and the positions that it carries (see `position` of stream
+        consumers); segments that it says nothing about stay where they are.
         """
-        await self._move("seek", BaseCommand.SEEK, timeout, **seek_fields(to))
+        deadline = self._check_movable(timeout)
+        if isinstance(to, MessageId):
+            self._check_known(to)
+        else:
+            publish_time(to)  # raises before anything is moved
+        for part in self._parts:
+            if part.view.is_synthetic:
+                assert not isinstance(to, MessageId)
+                await self._move(part, BaseCommand.SEEK, deadline, **seek_fields(to))
+            elif (generation := await self._subscription_calls.seek(part, to, deadline)) is not None:
+                await self._moved(part, generation, deadline)
+        for part in self._parts:
+            await self._wait_attached(part, max(0.0, deadline - self._context.clock.monotonic()))
 
     async def unsubscribe(self, timeout: Seconds | None = None) -> None:
         """Delete the subscription, then close this consumer. Raises Refused, and stays open, if other consumers are
-        attached. For regular topics; scalable ones: `scalable_topics.delete_subscription` of `anabranch.admin`."""
-        await self._move("delete_subscription", BaseCommand.UNSUBSCRIBE, timeout)
-        await self.close()
+        attached."""
+        deadline = self._check_movable(timeout)
+        watches = [part.watch for part in self._parts if not part.view.is_synthetic]
+        calls, holder = self._subscription_calls, object()
+        for watch in watches:
+            await calls.check_unused(watch, self.name, deadline)
+        for part in self._parts:
+            if part.view.is_synthetic:
+                await self._move(part, BaseCommand.UNSUBSCRIBE, deadline)
+        held = [self._context.watches.hold(watch.topic, holder) for watch in watches]
+        try:
+            await self.close()  # first: it would attach again, and so create the subscription again
+            for watch in held:
+                await calls.unsubscribe(watch, deadline)
+        finally:
+            for watch in held:
+                await self._context.watches.release(watch, holder)
 
-    async def _move(self, admin_call: str, kind: int, timeout: Seconds | None, **fields: Any) -> None:
+    def _check_movable(self, timeout: Seconds | None) -> float:
+        """Returns the deadline of a seek or unsubscribe."""
         if self._is_closed:
             raise Closed("the consumer is closed")
-        if not all(part.view.is_synthetic for part in self._parts):
-            raise NotSupported(f"{self.topic} is scalable; use scalable_topics.{admin_call} of anabranch.admin")
-        clock, timeout_s = self._context.clock, self._options.operation_timeout_s
-        deadline = clock.monotonic() + (timeout_s if timeout is None else seconds(timeout, "timeout"))
-        for part in self._parts:
-            for old in list(part.segment_consumers.values()):
-                await old.move(kind, deadline - clock.monotonic(), **fields)
-                old.discard()
-                if kind == BaseCommand.SEEK:  # a new one, because the old one knows what it delivered before
-                    self._drop(part, old)
-                    self._attach(part, SegmentConsumer(old.spec, self, self._context, self._options.prefetch))
-        if kind == BaseCommand.SEEK:
-            for part in self._parts:
-                await self._wait_attached(part, max(0.0, deadline - clock.monotonic()))
+        timeout_s = self._options.operation_timeout_s if timeout is None else seconds(timeout, "timeout")
+        return self._context.clock.monotonic() + timeout_s
+
+    def _check_known(self, to: MessageId) -> None:
+        """Raises before anything is moved."""
+        topics = {str(part.view.topic): part.view for part in self._parts}
+        if to.topic not in topics:
+            raise BadOption(f"{to} is not a message of {self.topic}")
+        if topics[to.topic].is_synthetic:
+            raise NotSupported(f"{to.topic} is a regular topic; seek it to 'earliest', 'latest' or a time")
+
+    async def _move(self, part: TopicPart, kind: int, deadline: float, **fields: Any) -> None:
+        """SEEK or UNSUBSCRIBE on a regular topic."""
+        for old in list(part.segment_consumers.values()):
+            await old.move(kind, deadline - self._context.clock.monotonic(), **fields)
+            old.discard()
+            if kind == BaseCommand.SEEK:
+                self._replace(part, old)
+
+    async def _moved(self, part: TopicPart, generation: int, deadline: float) -> None:
+        """The subscription of a scalable topic was moved. Returns when nothing from before is handed out any more."""
+        raise NotImplementedError
+
+    def _replace(self, part: TopicPart, old: SegmentConsumer) -> None:
+        """The position was moved: attach a new one, because the old one knows what it delivered before."""
+        self._drop(part, old)
+        new = SegmentConsumer(old.spec, self, self._context, self._options.prefetch)
+        new.seek_number = old.seek_number + 1
+        self._attach(part, new)
 
     async def close(self, timeout: Seconds | None = None) -> None:
         """Sends pending acks, then closes. Messages that were not acknowledged stay unacknowledged. Safe to repeat.
@@ -357,6 +380,9 @@ class Consumer:
     def on_rewound(self, segment_consumer: SegmentConsumer) -> None:
         self._divide_prefetch()
 
+    def on_moved(self, segment_consumer: SegmentConsumer) -> None:
+        """Its position was moved while it was detached: nothing that it delivered before counts any more."""
+
     # -- for the kinds
 
     def _on_layout(self, part: TopicPart, view: TopicView) -> None:
@@ -406,35 +432,6 @@ class Consumer:
         if self._tracing is not None:
             self._tracing.receive(entry[0].topic, self.subscription, entry)
         return -1
-
-    def _spec(
-        self, part: TopicPart, segment: Segment, sub_type: pb.CommandSubscribe.SubType, topic: str | None = None
-    ) -> SegmentConsumerSpec:
-        view, options = part.view, self._options
-        is_legacy = view.is_legacy(segment)
-        backing = topic or view.backing(segment)
-        # A segment that appeared after opening is read from its beginning: all of it is newer than the consumer.
-        from_earliest = options.from_earliest or segment.segment_id not in part.first
-        suffix = "" if view.is_synthetic else f"-seg-{segment.segment_id}"
-        return SegmentConsumerSpec(
-            topic=backing,
-            identity=str(view.topic),
-            lane=view.lane(segment),
-            segment_id=segment.segment_id,
-            partition=TopicName.parse(backing).partition_index if is_legacy else -1,
-            is_legacy=is_legacy,
-            subscription=options.subscription,
-            sub_type=sub_type,
-            consumer_name=options.name + suffix,
-            from_earliest=from_earliest,
-            priority=options.priority,
-            properties=options.properties,
-            subscription_properties=options.subscription_properties,
-            ack_group_s=options.ack_group_s,
-            hint=view.broker_of(segment.segment_id),
-            schema=None if options.schema is None else schema_field(options.schema),
-            incarnation=0 if is_legacy else view.incarnation,
-        )
 
     def _attach(
         self, part: TopicPart, segment_consumer: SegmentConsumer, forgives: tuple[type[ClientError], ...] | None = None

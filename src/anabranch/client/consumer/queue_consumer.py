@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from anabranch.client.arguments import check_concurrency, check_type
 from anabranch.client.config import Backoff, ProcessingTimeout, Seconds, seconds
-from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, id_of
+from anabranch.client.consumer.consumer import Consumer, id_of
+from anabranch.client.consumer.consumer_options import ConsumerOptions, segment_spec
 from anabranch.client.consumer.dead_letters import DeadLetters
 from anabranch.client.consumer.redelivery import Redelivery
 from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer
@@ -58,7 +59,7 @@ class QueueConsumer(Consumer):
             segment_consumer = self._segment_consumers.get(at.where)
             if segment_consumer is None or self._is_closed:
                 segment_consumer = self._segment_consumer_of(message.id)
-            if segment_consumer is not None:
+            if segment_consumer is not None and at.seek_number >= segment_consumer.seek_number:
                 if len(self._redelivery):
                     self._redelivery.done(segment_consumer, message.id)
                 segment_consumer.ack_at(at, message.batch_index)
@@ -73,11 +74,13 @@ class QueueConsumer(Consumer):
         check_type(batch, MessageBatch, "message", "a Message, MessageId or MessageBatch")
         for part in batch.parts:
             if isinstance(part, DeliveredEntry) and not len(self._redelivery):  # no timeouts to cancel
-                if (segment_consumer := self._segment_consumer_of(part.last)) is not None:
+                segment_consumer = self._segment_consumer_of(part.last)
+                if segment_consumer is not None and part.seek_number >= segment_consumer.seek_number:
                     segment_consumer.ack_entry(part)
                 continue
             for message in part:
-                if (segment_consumer := self._segment_consumer_of(message.id)) is not None:
+                segment_consumer = self._segment_consumer_of(message.id)
+                if segment_consumer is not None and message.origin.seek_number >= segment_consumer.seek_number:
                     self._redelivery.done(segment_consumer, message.id)
                     segment_consumer.ack(message.id)
 
@@ -88,6 +91,8 @@ class QueueConsumer(Consumer):
         segment_consumer = self._segment_consumer_of(one)
         if segment_consumer is None:
             return
+        if isinstance(message, Message) and message.origin.seek_number < segment_consumer.seek_number:
+            return  # the subscription was moved since
         self.counters.nacks += 1
         count = message.redelivery_count if isinstance(message, Message) else 0
         self._redeliver_after(
@@ -184,12 +189,16 @@ class QueueConsumer(Consumer):
         self, dead_letters: DeadLetters, segment_consumer: SegmentConsumer, message: Message
     ) -> None:
         """The message counts as prefetched until its copy is stored; only then the original is acknowledged."""
-        turn = segment_consumer.turn
+        turn, seek_number = segment_consumer.turn, segment_consumer.seek_number
         is_stored = await dead_letters.send(message)
         if segment_consumer.turn == turn:  # otherwise it was detached meanwhile, and its counts were reset
             segment_consumer.taken()
         if is_stored:
             self.counters.dead_letters += 1
+        current = self._segment_consumers.get(message.origin.where)
+        if current is not segment_consumer or segment_consumer.seek_number != seek_number:
+            return  # the subscription was moved meanwhile
+        if is_stored:
             segment_consumer.ack(message.id)
         else:
             self._redeliver_after(segment_consumer, message.id, max(1.0, self._nack_delay_s(message.redelivery_count)))
@@ -211,6 +220,14 @@ class QueueConsumer(Consumer):
 
     # -- segments
 
+    async def _moved(self, part: TopicPart, generation: int, deadline: float) -> None:
+        for old in list(part.segment_consumers.values()):
+            old.discard()
+            self._replace(part, old)
+
+    def on_moved(self, segment_consumer: SegmentConsumer) -> None:
+        self._redelivery.forget(segment_consumer)
+
     def _drop(self, part: TopicPart, segment_consumer: SegmentConsumer) -> asyncio.Task[None] | None:
         self._redelivery.forget(segment_consumer)
         return self._detach(part, segment_consumer)
@@ -223,5 +240,5 @@ class QueueConsumer(Consumer):
                 self._drop(part, segment_consumer)
         for segment_id, segment in view.layout.segments.items():
             if segment_id not in part.segment_consumers:
-                spec = self._spec(part, segment, pb.CommandSubscribe.Shared)
+                spec = segment_spec(self._options, part, segment, pb.CommandSubscribe.Shared)
                 self._attach(part, SegmentConsumer(spec, self, self._context, self._options.prefetch))

@@ -20,27 +20,26 @@ from functools import partial
 from anabranch.client.arguments import check_concurrency, check_type
 from anabranch.client.config import AckEvery, Retry, Seconds
 from anabranch.client.consumer.assignment_reconciler import (
-    AssignmentReconciler,
     Attach,
     Detach,
     Discard,
     Effect,
     Release,
-    SegmentOrder,
     Stop,
 )
-from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, id_of
-from anabranch.client.consumer.controller_session import Assignment, ControllerSession, SessionSpec
+from anabranch.client.consumer.consumer import Consumer, id_of
+from anabranch.client.consumer.consumer_options import ConsumerOptions, segment_spec
+from anabranch.client.consumer.controller_session import ControllerSession, SessionSpec
 from anabranch.client.consumer.cumulative_acks import CumulativeAckLog
-from anabranch.client.consumer.segment.segment_consumer import Grant, SegmentConsumer
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer
 from anabranch.client.consumer.segment.stream_segment_consumer import (
-    OrderedSegments,
     StreamSegmentConsumer,
     is_read_to_end,
 )
+from anabranch.client.consumer.stream_session import StreamSession
 from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
-from anabranch.client.errors import BadOption, ClientError, ConsumerFenced
+from anabranch.client.errors import BadOption, ClientError, ConsumerFenced, TimedOut
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch, last_id
 from anabranch.client.processing.auto_acks import AutoAcks
@@ -64,55 +63,6 @@ class StreamOptions(ConsumerOptions):
     ack_every: AckEvery | None = None
 
 
-class StreamSession:
-    """Session of a stream consumer with the controller of one scalable topic."""
-
-    def __init__(self, consumer: StreamConsumer, part: TopicPart) -> None:
-        self.part = part
-        self.reconciler = AssignmentReconciler()
-        self.order = SegmentOrder()
-        self.ordered = OrderedSegments(part, self.order)
-        self.after: Mapping[int, tuple[int, ...]] = {}  # of the last assignment: ancestors that come before a segment
-        self.controller_session: ControllerSession | None = None
-        self.topics: dict[int, str] = {}  # assigned segments and their topics on the wire
-        self.grant: Grant | None = None  # the assignment that brokers are shown
-        self.task: asyncio.Task[None] | None = None  # runs the controller session
-        self._consumer = consumer
-
-    def on_assigned(self, assignment: Assignment) -> None:
-        effects = self.reconciler.assigned(
-            assignment.segments,
-            generation=assignment.generation,
-            epoch=assignment.epoch,
-            void_below=assignment.void_below,
-        )
-        if effects is None:
-            return
-        self.topics, self.after = assignment.segments, assignment.after
-        if assignment.generation is not None:
-            self.grant = Grant(assignment.incarnation, assignment.generation)
-        self.order.assigned(assignment.segments, self.after)
-        self._consumer.apply_assignment(self, effects)
-        if self.grant is not None:
-            for segment_id, segment_consumer in self.part.segment_consumers.items():
-                if segment_id in assignment.segments:
-                    segment_consumer.grant = self.grant  # discarded ones keep the old grant, which brokers refuse
-
-    def restart(self) -> None:
-        """The topic was deleted and created again, and its layout is known now."""
-        self.topics, self.after, self.grant = {}, {}, None
-        self._consumer.apply_assignment(self, self.reconciler.restarted())
-
-    def held_segments(self) -> tuple[tuple[int, ...], int | None]:
-        return self.reconciler.held, self.reconciler.generation
-
-    def on_registered(self) -> None:
-        self._consumer.apply_assignment(self, self.reconciler.registered(self.part.view.layout.segments))
-
-    def on_refused(self, error: ClientError) -> None:
-        self._consumer.on_refused(error)
-
-
 class StreamConsumer(Consumer):
     """Receives every key in order, with cumulative acks. Each segment is read by one consumer of the subscription."""
 
@@ -134,8 +84,7 @@ class StreamConsumer(Consumer):
         """Acknowledge everything this consumer handed out up to and including `message`, of all segments and topics.
 
         A bare id, or one message of a batch, covers its own segment with its ancestors, and the positions that the id
-        carries (see `position`). A message received before an operator's seek covers nothing, because the position was
-        moved.
+        carries (see `position`). A message received before a seek covers nothing, because the position was moved.
         """
         if isinstance(message, MessageBatch):
             if not message:
@@ -281,7 +230,7 @@ class StreamConsumer(Consumer):
         if view.is_synthetic:
             for segment_id, segment in view.layout.segments.items():
                 if segment_id not in part.segment_consumers:
-                    spec = self._spec(part, segment, pb.CommandSubscribe.Failover)
+                    spec = segment_spec(self._options, part, segment, pb.CommandSubscribe.Failover)
                     self._attach(part, SegmentConsumer(spec, self, self._context, self._options.prefetch))
         elif part not in self._sessions:
             self._open_session(part)
@@ -327,6 +276,15 @@ class StreamConsumer(Consumer):
             assert session.controller_session is not None
             await session.controller_session.wait_first(timeout_s)
 
+    async def _moved(self, part: TopicPart, generation: int, deadline: float) -> None:
+        session = self._sessions.get(part)
+        if session is not None:
+            try:
+                async with asyncio.timeout(max(0.0, deadline - self._context.clock.monotonic())):
+                    await session.wait_assigned(generation)
+            except TimeoutError:
+                raise TimedOut("the subscription was moved, but this consumer has no new assignment yet") from None
+
     async def _close_rest(self, timeout_s: float) -> None:
         for session in self._sessions.values():
             if session.controller_session is not None:
@@ -346,7 +304,7 @@ class StreamConsumer(Consumer):
                     segment = _segment(part.view, segment_id, session.topics[segment_id])
                     # For a migrated topic, Pulsar M1's controller sends names that do not exist; the layout is right.
                     topic = None if part.view.is_legacy(segment) else session.topics[segment_id]
-                    spec = self._spec(part, segment, pb.CommandSubscribe.Exclusive, topic)
+                    spec = segment_spec(self._options, part, segment, pb.CommandSubscribe.Exclusive, topic)
                     segment_consumer = StreamSegmentConsumer(
                         spec, self, self._context, self._options.prefetch, partial(self._on_confirmed, session)
                     )

@@ -99,7 +99,7 @@ class DeliveredEntry(Sequence[Message]):
     """Messages of one entry for the application; `wanted` has their bits. `Message` objects are made at the first
     access, and never if only columns are read."""
 
-    __slots__ = ("_length", "_made", "contents", "lane", "place", "redeliveries", "topic", "wanted")
+    __slots__ = ("_length", "_made", "contents", "lane", "place", "redeliveries", "seek_number", "topic", "wanted")
 
     def __init__(
         self, contents: EntryContents, topic: str, lane: int, place: tuple[int, int], wanted: int, redeliveries: int
@@ -110,6 +110,7 @@ class DeliveredEntry(Sequence[Message]):
         self.place = place
         self.wanted = wanted
         self.redeliveries = redeliveries
+        self.seek_number = 0  # of the segment consumer when the entry arrived
         self._length = wanted.bit_count()
         self._made: list[Message] | None = None
 
@@ -117,6 +118,8 @@ class DeliveredEntry(Sequence[Message]):
     def made(self) -> list[Message]:
         if self._made is None:
             self._made = self.contents.messages(self.topic, self.lane, self.place, self.wanted, self.redeliveries)
+            if self.seek_number:
+                set_seek_number(self._made, self.seek_number)
         return self._made
 
     @property
@@ -149,3 +152,12 @@ class DeliveredEntry(Sequence[Message]):
     def __getitem__(self, index: slice) -> list[Message]: ...
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
         return self.made[index]
+
+
+def set_seek_number(messages: Sequence[Message], number: int) -> None:
+    """These messages arrived after this many moves of the position."""
+    if isinstance(messages, DeliveredEntry):
+        messages.seek_number = number
+    else:
+        for message in messages:
+            message.origin.seek_number = number

@@ -103,7 +103,7 @@ class Origin:
 
     __slots__ = (
         "batch_size", "entry", "lane", "ledger", "producer_name", "publish_time", "redelivery_count", "schema_version",
-        "topic", "where",
+        "seek_number", "topic", "where",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +127,7 @@ class Origin:
         self.producer_name = producer_name
         self.redelivery_count = redelivery_count
         self.schema_version = schema_version
+        self.seek_number = 0  # of its segment consumer when it arrived
         self.where = (topic, lane)
 
 

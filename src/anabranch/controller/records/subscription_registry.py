@@ -16,6 +16,7 @@ from typing import Any
 
 from anabranch.controller.segment_host import Start
 from anabranch.model.errors import Error
+from anabranch.model.position import Position
 
 
 class BadRegistry(Error):
@@ -41,11 +42,26 @@ class SubscriptionState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentPosition:
+    """All of the segment up to this entry is read, except `unread`: bits of messages in the entry's batch."""
+
+    segment_id: int
+    position: Position
+    unread: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
-    """A seek to a publish time, or (None) clearing of the backlog, in progress over all segments."""
+    """In progress over all segments: a seek to a publish time, a seek behind `positions`, or (neither) clearing of the
+    backlog."""
 
     operation_id: str
     publish_ms: int | None
+    positions: tuple[SegmentPosition, ...] = ()
+
+    @property
+    def is_seek(self) -> bool:
+        return self.publish_ms is not None or bool(self.positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +79,7 @@ class Subscription:
     @property
     def is_sought_in_order(self) -> bool:
         """A seek runs in which children must not be read again before their parents."""
-        return self.kind is SubscriptionKind.STREAM and self.move is not None and self.move.publish_ms is not None
+        return self.kind is SubscriptionKind.STREAM and self.move is not None and self.move.is_seek
 
     @property
     def first_generation(self) -> int:
@@ -126,13 +142,15 @@ def _subscription_json(subscription: Subscription) -> dict[str, Any]:
         "livesBefore": subscription.incarnations_before,
     }
     if subscription.move is not None:
-        value["move"] = {"id": subscription.move.operation_id, "publishMs": subscription.move.publish_ms}
+        move = subscription.move
+        value["move"] = {"id": move.operation_id, "publishMs": move.publish_ms}
+        if move.positions:
+            value["move"]["publishMs"] = 0  # an earlier version would clear the backlog if there were none
+            value["move"]["positions"] = [[one.segment_id, *one.position, list(one.unread)] for one in move.positions]
     return value
 
 
 def _subscription(name: str, value: Mapping[str, Any]) -> Subscription:
-    move = value.get("move")
-    publish_ms = None if move is None or move["publishMs"] is None else int(move["publishMs"])
     return Subscription(
         name,
         SubscriptionKind(value["type"]),
@@ -141,6 +159,15 @@ def _subscription(name: str, value: Mapping[str, Any]) -> Subscription:
         int(value["createdAtEpoch"]),
         int(value["createdAtMs"]),
         str(value["operation"]),
-        None if move is None else Move(str(move["id"]), publish_ms),
+        None if value.get("move") is None else _move(value["move"]),
         int(value.get("livesBefore", 0)),
     )
+
+
+def _move(value: Mapping[str, Any]) -> Move:
+    positions = tuple(
+        SegmentPosition(int(segment_id), Position(int(ledger), int(entry)), tuple(map(int, unread)))
+        for segment_id, ledger, entry, unread in value.get("positions", ())
+    )
+    has_time = value["publishMs"] is not None and not positions
+    return Move(str(value["id"]), int(value["publishMs"]) if has_time else None, positions)

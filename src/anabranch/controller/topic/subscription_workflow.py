@@ -31,6 +31,7 @@ from anabranch.controller.events import (
 from anabranch.controller.records.subscription_registry import (
     Move,
     Registry,
+    SegmentPosition,
     Subscription,
     SubscriptionKind,
     SubscriptionState,
@@ -38,7 +39,8 @@ from anabranch.controller.records.subscription_registry import (
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import CursorSpec, Request, SegmentRef, Start
 from anabranch.controller.topic.operation_events import Answered, Ask, Failed, Reply
-from anabranch.model.errors import AlreadyExists, Busy, Error
+from anabranch.controller.topic.seek_target import seek_request
+from anabranch.model.errors import AlreadyExists, Busy, Error, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment, backing_topic
 
@@ -72,11 +74,12 @@ class UnsubscribeCall:
 
 @dataclass(frozen=True, slots=True)
 class MoveCall:
-    """Seek to a publish time; None clears the backlog."""
+    """A seek to a publish time, or behind positions; with neither it clears the backlog."""
 
     operation_id: str
     name: str
     publish_ms: int | None
+    positions: tuple[SegmentPosition, ...] = ()
 
 
 SubscriptionCall = SubscribeCall | UnsubscribeCall | MoveCall
@@ -349,10 +352,10 @@ class SubscriptionWorkflow:
                 if (intent, ref.segment_id) not in self._done:
                     yield host.DeleteCursor(intent, ref, name)
             elif move is not None and (move.operation_id, ref.segment_id) not in self._done:
-                if move.publish_ms is None:
+                if not move.is_seek:
                     yield host.ClearBacklog(move.operation_id, ref, name)
-                else:
-                    yield host.Seek(move.operation_id, ref, name, move.publish_ms, generation)
+                elif (target := seek_request(move, record, ref, name, generation)) is not None:
+                    yield target
 
     def _creation(self, subscription: Subscription, segment: Segment, ref: SegmentRef) -> Request | None:
         intent = f"create {subscription.operation_id}"
@@ -406,7 +409,7 @@ class SubscriptionWorkflow:
                 if found is None or found.state is SubscriptionState.DELETING:
                     return None if found is None else registry
                 return registry.with_one(replace(found, state=SubscriptionState.DELETING, move=None))
-            case MoveCall(operation_id, name, publish_ms):
+            case MoveCall(operation_id, name, publish_ms, positions):
                 move = None if found is None else found.move
                 if move is not None and move.operation_id == operation_id:
                     return registry
@@ -416,7 +419,11 @@ class SubscriptionWorkflow:
                     raise UnknownSubscription(f"no subscription {name} on {self._topic}")
                 if found.state is not SubscriptionState.READY or move is not None:
                     raise SubscriptionBusy(f"subscription {name} is being {'moved' if move else found.state.lower()}")
-                return registry.with_one(replace(found, move=Move(operation_id, publish_ms)))
+                if not found.kind.has_cursors:
+                    raise NotAllowed(f"{name} is a checkpoint group: its members keep their positions themselves")
+                if missing := [one.segment_id for one in positions if one.segment_id not in record.segments]:
+                    raise NotAllowed(f"segments {missing} of {self._topic} do not exist, or no longer")
+                return registry.with_one(replace(found, move=Move(operation_id, publish_ms, positions)))
             case _:
                 assert_never(call)
 

@@ -31,7 +31,7 @@ from anabranch.client.errors import (
     plain,
     refusal,
 )
-from anabranch.client.messages.entry_contents import DeliveredEntry
+from anabranch.client.messages.entry_contents import DeliveredEntry, set_seek_number
 from anabranch.client.messages.message import Message, MessageId, Origin
 from anabranch.client.messages.timestamps import Moment, milliseconds
 from anabranch.client.metrics.counters import ConsumerCounters
@@ -99,16 +99,20 @@ class SegmentListener(Protocol):
     def on_rewound(self, segment_consumer: SegmentConsumer) -> None:
         """It had reached its end, and its position was moved back."""
 
+    def on_moved(self, segment_consumer: SegmentConsumer) -> None:
+        """A seek moved its position while it was detached. Acks and nacks of earlier messages do not count."""
+
 
 class SegmentConsumer:
     def __init__(
         self, spec: SegmentConsumerSpec, listener: SegmentListener, context: ClientContext, window: int
     ) -> None:
         self.spec = spec
-        shared = spec.sub_type == pb.CommandSubscribe.Shared
-        self.state = SegmentConsumerState(
-            spec.identity, lane=spec.lane, partition=spec.partition, prefetch=window, is_shared=shared
-        )
+        self._is_shared = spec.sub_type == pb.CommandSubscribe.Shared
+        self._window = window
+        self.state = self._new_state()
+        self.seek_number = 0  # grows when the position is moved; messages of lower numbers came before that
+        self._seek_count: int | None = None  # of the broker, when it was attached last
         self.reconnect_loop: ReconnectLoop | None = None
         self.task: asyncio.Task[Any] | None = None  # runs the reconnect loop
         self.is_at_end = False
@@ -146,7 +150,9 @@ class SegmentConsumer:
         connection.listen_consumer(self._id, self)
         is_answered = False
         try:
-            await connection.ask(BaseCommand.SUBSCRIBE, self._pool.answer_timeout_s, **self._subscribe_fields())
+            answer = await connection.ask(
+                BaseCommand.SUBSCRIBE, self._pool.answer_timeout_s, **self._subscribe_fields()
+            )
             is_answered = True
         except ConsumerFenced as error:
             is_answered = True
@@ -166,7 +172,23 @@ class SegmentConsumer:
             raise
         if not connection.is_usable:
             raise Unreachable("the connection broke while the consumer was opened")
+        self._note_seeks(answer.seek_count if answer.HasField("seek_count") else None)
         self.perform(self.state.opened())
+
+    def _new_state(self) -> SegmentConsumerState:
+        spec = self.spec
+        return SegmentConsumerState(
+            spec.identity, lane=spec.lane, partition=spec.partition, prefetch=self._window, is_shared=self._is_shared
+        )
+
+    def _note_seeks(self, seek_count: int | None) -> None:
+        """A seek since the last attach voids all that a queue consumer holds, and its acks. Ordered consumers are
+        assigned their segments again instead."""
+        known, self._seek_count = self._seek_count, seek_count
+        if self._is_shared and known is not None and seek_count is not None and known != seek_count:
+            self.state = self._new_state()
+            self.seek_number += 1
+            self._listener.on_moved(self)
 
     def _subscribe_fields(self) -> dict[str, Any]:
         spec = self.spec
@@ -262,6 +284,8 @@ class SegmentConsumer:
             match effect:
                 case Deliver(messages):
                     self._counters.messages += len(messages)
+                    if self.seek_number:
+                        set_seek_number(messages, self.seek_number)
                     if isinstance(messages, DeliveredEntry):
                         self._counters.publish_time_ms = messages.contents.of.publish_time
                     self._listener.on_messages(self, messages)
@@ -278,7 +302,7 @@ class SegmentConsumer:
                         ack_type=kind,
                         message_id=ids,
                     )
-                    answer.add_done_callback(partial(self._confirmed, number))
+                    answer.add_done_callback(partial(self._answered_ack, number, self.state))
                 case Reject(identity, reason):
                     self._counters.rejected += 1
                     place = f"{identity.ledgerId}:{identity.entryId}"
@@ -301,6 +325,12 @@ class SegmentConsumer:
                     connection.write(
                         command(BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=self._id, message_ids=ids)
                     )
+
+    def _answered_ack(self, number: int, state: SegmentConsumerState, answer: asyncio.Future[Any]) -> None:
+        if state is self.state:
+            self._confirmed(number, answer)
+        elif not answer.cancelled():
+            answer.exception()  # a seek voided the ack. Read, so that asyncio does not log it
 
     def _confirmed(self, number: int, answer: asyncio.Future[Any]) -> None:
         error = None if answer.cancelled() else answer.exception()
@@ -354,6 +384,7 @@ class SegmentConsumer:
         return int(answer.msgBacklog)
 
     def resize(self, window: int) -> None:
+        self._window = window
         self.perform(self.state.resize(window))
 
     def ack(self, one: MessageId) -> None:

@@ -21,7 +21,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.client.consumer.segment.batch_bits import ack_of, all_of, bit_of, bits_of, covered, nack_of, runs_of, wire_of
+from anabranch.client.consumer.segment import batch_bits
+from anabranch.client.consumer.segment.batch_bits import ack_of, all_of, bit_of, bits_of, covered, nack_of, wire_of
 from anabranch.client.consumer.segment.chunk_tracker import ChunkTracker, IncompleteMessage, Place, is_chunk
 from anabranch.client.consumer.segment.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.messages.compression import unpacked
@@ -341,7 +342,7 @@ class SegmentConsumerState:
     def _apply_queued_acks(self) -> None:
         """Apply queued acks, runs of one entry at once. Every method that reads acks calls this first."""
         queued, self._queued_acks = self._queued_acks, []
-        for at, first, after in runs_of(queued):
+        for at, first, after in batch_bits.runs_of(queued):
             size, bits = (at.batch_size, (1 << after) - (1 << first)) if first >= 0 else (0, 1)
             self.ack_slots((at.ledger, at.entry), size, bits)
 
