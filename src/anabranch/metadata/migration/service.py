@@ -1,0 +1,230 @@
+"""Migration of the metadata store, as administrators use it: start, status, abort, verify."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Any
+
+from anabranch.metadata.interface import ABSENT, MetadataStore, VersionMismatch
+from anabranch.metadata.migration.coordinator import Coordinator
+from anabranch.metadata.migration.copy import compare_trees, purge
+from anabranch.metadata.migration.pacing import Pace
+from anabranch.metadata.migration.participant import OpenTarget, Participant, read_participants
+from anabranch.metadata.migration.record import (
+    COORDINATOR,
+    MIGRATION,
+    MigrationRecord,
+    Phase,
+    Role,
+    State,
+    SubPhase,
+)
+from anabranch.metadata.migration.switching_store import SwitchingStore
+from anabranch.metadata.transfer import TargetNotEmpty, is_empty
+from anabranch.metadata.write_gate import WriteGate
+from anabranch.model.errors import BadRequest, Error, NotAllowed
+from anabranch.runtime.chance import Chance
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+
+OPEN_S = 10.0
+LEASE_MS = 5_000
+VERSION_MARGIN = 1 << 33
+"""More writes than happen during a copy, and more than one ZooKeeper node can count."""
+
+
+class MigrationRunning(Error):
+    """Another migration of this cluster is running."""
+
+    code = "metadata-migration-running"
+
+
+class BadTarget(BadRequest):
+    """The target cannot be used: it does not answer, or it is the store in use."""
+
+    code = "bad-migration-target"
+
+
+class MetadataMigration:
+    """`url` is that of the store in use at the start; `store` and `gate` are what the process uses."""
+
+    def __init__(
+        self,
+        store: SwitchingStore,
+        gate: WriteGate,
+        url: str,
+        *,
+        name: str,
+        open_target: OpenTarget,
+        clock: Clock,
+        chance: Chance,
+    ) -> None:
+        self._store, self._url, self._name = store, url, name
+        self._open_target, self._clock, self._chance = open_target, clock, chance
+        self.participant = Participant(store, gate, name=name, open_target=open_target, clock=clock, chance=chance)
+        self._coordinator: Coordinator | None = None
+        self._tasks = TaskOwner("metadata migration")
+
+    async def close(self) -> None:
+        """An attempt that this process coordinates ends; the other participants write FAILED when the lease ends."""
+        if self._coordinator is not None:
+            self._coordinator.stop("the coordinator is shutting down")
+            await self._tasks.drain(OPEN_S)
+        await self._tasks.close()
+        await self.participant.close()
+
+    async def start(self, target_url: str, *, rate: int | None = None, purge_target: bool = False) -> None:
+        """Check the target and begin; the rest goes on in the background.
+
+        `rate` limits the copy in records per second: 0 is unlimited, None adapts. `purge_target` allows to delete what
+        an earlier attempt, or an earlier use of the target by this cluster, has left there.
+        """
+        if not target_url:
+            raise BadRequest("the URL of the target is missing")
+        if rate is not None and rate < 0:
+            raise BadRequest("the rate must not be negative")
+        await self.participant.start()
+        source = self._store.real
+        found = await self._record(source)
+        if found is not None and found.is_running:
+            raise MigrationRunning(f"a migration is running, coordinated by {found.coordinator}")
+        target = await self._opened(target_url)
+        try:
+            lease = await source.open_session(LEASE_MS)
+            try:
+                coordinator = await self._begin(source, target, lease, found, target_url, rate, purge_target)
+            except BaseException:
+                await lease.close()
+                raise
+        except BaseException:
+            await target.close()
+            raise
+        self._coordinator = coordinator
+        self._tasks.spawn(self._run(coordinator, target), "coordinator")
+
+    async def _opened(self, url: str) -> MetadataStore:
+        target = self._open_target(url)
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await target.open()
+                await target.sync()
+        except (Error, TimeoutError, OSError) as error:
+            await target.close()
+            raise BadTarget(f"the target does not answer: {error or 'no answer in time'}") from error
+        return target
+
+    async def _begin(
+        self,
+        source: MetadataStore,
+        target: MetadataStore,
+        lease: Any,
+        before: MigrationRecord | None,
+        target_url: str,
+        rate: int | None,
+        purge_target: bool,
+    ) -> Coordinator:
+        run = f"{self._name}-{int(self._chance.random() * 2**48):012x}"
+        try:
+            held = await source.put(COORDINATOR, run.encode(), expected=ABSENT, session=lease)
+        except VersionMismatch as error:
+            raise MigrationRunning("another broker has just started a migration") from error
+        await target.sync()
+        mine = await target.get(COORDINATOR)
+        if mine is not None and mine.value == run.encode():
+            raise BadTarget("the target is the store in use")
+        if not await is_empty(target):
+            await self._check_purgeable(target, purge_target)
+            await purge(target)
+        await target.raise_versions(held + VERSION_MARGIN)
+        now_ms = self._clock.now_ms()
+        record = MigrationRecord(
+            Phase.NOT_STARTED,
+            target_url,
+            source_url=self._url,
+            attempt=1 if before is None else before.attempt + 1,
+            run=run,
+            coordinator=self._name,
+            sub_phase=SubPhase.PRE_COPY,
+            started_ms=now_ms,
+            times={str(SubPhase.PRE_COPY): now_ms},
+        )
+        tag = MigrationRecord(Phase.COPYING, target_url, self._url, Role.TARGET, record.attempt, run)
+        await target.put(MIGRATION, tag.to_bytes(), expected=ABSENT)
+        found = await source.get(MIGRATION)
+        version = await source.put(
+            MIGRATION, record.to_bytes(), expected=ABSENT if found is None else found.version
+        )
+        return Coordinator(source, target, record, version, lease, Pace(self._clock, rate), self._clock)
+
+    async def _check_purgeable(self, target: MetadataStore, is_allowed: bool) -> None:
+        """Only what a migration has left may be deleted, never the data of another cluster in use."""
+        record = await self._record(target)
+        is_left = record is not None and (record.has_moved or record.phase is not Phase.COMPLETED)
+        if not is_left:
+            raise TargetNotEmpty("the target is not empty")
+        if not is_allowed:
+            raise TargetNotEmpty("the target holds the remains of an earlier migration: allow to purge it")
+
+    async def _run(self, coordinator: Coordinator, target: MetadataStore) -> None:
+        try:
+            error = await coordinator.run()
+            if not error:
+                self._url = coordinator.record.target_url
+        finally:
+            await target.close()
+            if coordinator.progress().phase is not Phase.COMPLETED:
+                await coordinator.release()
+
+    async def status(self) -> dict[str, Any]:
+        record = await self._record(self._store.real)
+        if record is None:
+            record = MigrationRecord(Phase.NOT_STARTED, "")
+        elif self._coordinator is not None and self._coordinator.record.run == record.run and record.is_running:
+            record = self._coordinator.progress()
+        fields = record.to_fields()
+        participants = await read_participants(self._store.real)
+        fields["participants"] = {name: str(one.state) for name, one in participants.items()}
+        if record.phase is Phase.COMPLETED:
+            fields["allSwitched"] = all(one.state is not State.READY for one in participants.values())
+        since = self.participant.blocked_since
+        fields["blockedSeconds"] = self.participant.blocked_s if since is None else self._clock.monotonic() - since
+        fields["isBlocked"] = since is not None
+        fields["waitingKeys"] = 0 if self._coordinator is None else self._coordinator.changed
+        return fields
+
+    async def abort(self) -> None:
+        """FAILED, unless the attempt has completed. Any broker can do it."""
+        source = self._store.real
+        for _ in range(10):
+            found = await source.get(MIGRATION)
+            record = None if found is None else MigrationRecord.from_bytes(found.value)
+            if found is None or record is None or not record.is_running:
+                raise NotAllowed("no migration is running")
+            if self._coordinator is not None and self._coordinator.record.run == record.run:
+                self._coordinator.stop("aborted by an administrator")
+                return
+            try:
+                failed = record.failed("aborted by an administrator", self._clock.now_ms())
+                await source.put(MIGRATION, failed.to_bytes(), expected=found.version)
+                return
+            except VersionMismatch:
+                await source.sync()
+
+    async def verify(self) -> dict[str, Any]:
+        """Compare the tree of the store in use with that of the other side of the last migration."""
+        here = self._store.real
+        record = await self._record(here)
+        other_url = "" if record is None else record.target_url if record.role is Role.SOURCE else record.source_url
+        if record is None or not other_url or record.phase is Phase.FAILED:
+            raise NotAllowed("there is no migration to verify")
+        other = await self._opened(other_url)
+        try:
+            pair = (here, other) if record.role is Role.SOURCE else (other, here)
+            return asdict(await compare_trees(*pair, Pace(self._clock, None)))
+        finally:
+            await other.close()
+
+    async def _record(self, store: MetadataStore) -> MigrationRecord | None:
+        found = await store.get(MIGRATION)
+        return None if found is None else MigrationRecord.from_bytes(found.value)
