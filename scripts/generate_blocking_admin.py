@@ -14,7 +14,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ADMIN = ROOT / "src" / "anabranch" / "admin"
-MODULES = ("group", "tenants", "namespaces", "topics", "subscriptions", "schemas", "brokers", "scalable")
+MODULES = (
+    "group",
+    "tenants",
+    "namespaces",
+    "topics",
+    "subscriptions",
+    "schemas",
+    "brokers",
+    "scalable",
+    "metadata_migration",
+)
 
 
 def blocking(module: str, source: str) -> str:

@@ -12,7 +12,7 @@ class PeerCallRefused(Error):
         super().__init__(reason)
         self.code = code
         self.status = status
-        self.retryable = code in ("not-ready", "served-elsewhere", "metadata-unavailable")
+        self.retryable = code in ("not-ready", "served-elsewhere", "metadata-unavailable", "metadata-read-only")
 
 
 class PeerCallUnanswered(NotReady):

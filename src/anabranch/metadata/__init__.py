@@ -13,6 +13,7 @@ It knows nothing of topics, brokers or messages: its users define keys and value
 | `store_security` | TLS and credentials in metadata URLs |
 | `grpc_calls` | shared by the backends on gRPC |
 | `archive` `transfer` | export, import, deletion of trees |
+| `migration` | moves all metadata to another store while the cluster runs |
 | `recipes` | sessions, elections, membership, sequential keys |
 | `memory` `sqlite` `zookeeper` `etcd` `oxia` | the backends |
 """

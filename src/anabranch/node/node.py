@@ -126,9 +126,7 @@ class Node:
             settings.broker.connections_per_address_max,
         )
         scalable_admin = ScalableAdmin(lambda: self.services)
-        admin = BrokerAdmin(
-            lambda: self.services, server, stores.ledgers.check_writable, self._brokers(), scalable_admin
-        )
+        admin = self._admin(server, stores, scalable_admin)
         peers, peer_endpoint = (None, None) if joining is None else await joining.meet_others(admin)
         access = AccessFilter(guard, clock, metrics_open=settings.security.open_metrics)
         http = HttpServer(
@@ -181,6 +179,16 @@ class Node:
         stack.push_async_callback(self._shut, server, topics)
         if joining is not None:
             await joining.wait_serving()
+
+    def _admin(self, server: BrokerServer, stores: Stores, scalable: ScalableAdmin) -> BrokerAdmin:
+        return BrokerAdmin(
+            lambda: self.services,
+            server,
+            stores.ledgers.check_writable,
+            self._brokers(),
+            scalable,
+            stores.migration,
+        )
 
     def _make_joining(self, stores: Stores) -> ClusterWiring:
         # Imported here: a broker alone would spend a tenth of its start on it.

@@ -5,6 +5,7 @@
 | module | what it is |
 |---|---|
 | `tenants` `namespaces` `topics` `subscriptions` `schemas` `brokers` `scalable` | the calls, in groups |
+| `metadata_migration` | moving the metadata to another store |
 | `group` | base of the groups |
 """
 
@@ -17,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from anabranch.admin.blocking.brokers import Brokers
+from anabranch.admin.blocking.metadata_migration import MetadataMigration
 from anabranch.admin.blocking.namespaces import Namespaces
 from anabranch.admin.blocking.scalable import ScalableTopics, Segments
 from anabranch.admin.blocking.schemas import Schemas
@@ -43,6 +45,7 @@ class BlockingAdmin:
         self.brokers = Brokers(requests)
         self.scalable_topics = ScalableTopics(requests)
         self.segments = Segments(requests)
+        self.metadata_migration = MetadataMigration(requests)
 
     @property
     def url(self) -> str:

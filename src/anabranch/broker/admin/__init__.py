@@ -16,6 +16,7 @@ with `@peer_call`.
 | `schemas` | schemas of topics |
 | `publish` | messages published without a connection |
 | `brokers` | the brokers of the cluster: list, drain, configuration |
+| `metadata_migration` | moving the metadata to another store |
 | `owner_routing` | calls a method on the broker that serves a topic, or on all brokers |
 | `partition_hashes` | the hash by which producers of a regular topic choose partitions |
 | `namespace_rules` | what the controller asks about namespaces and names |

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 from anabranch.broker.admin.auto_scale import AutoScaleAdmin
 from anabranch.broker.admin.brokers import BrokersAdmin
+from anabranch.broker.admin.metadata_migration import MetadataMigrationAdmin
 from anabranch.broker.admin.namespaces import NamespaceAdmin
 from anabranch.broker.admin.partition_hashes import PartitionHashes
 from anabranch.broker.admin.publish import PublishAdmin
@@ -23,6 +24,7 @@ from anabranch.broker.services import SERVER_VERSION, Services
 from anabranch.broker.stats.metrics import Metrics
 from anabranch.broker.wire.server import BrokerServer
 from anabranch.interbroker.peer_calls import PeerCalls
+from anabranch.metadata.migration.service import MetadataMigration
 
 
 class BrokerAdmin:
@@ -33,6 +35,7 @@ class BrokerAdmin:
         check_storage: Callable[[], None],
         brokers: BrokersAdmin | None = None,
         scalable_topics: ScalableAdmin | None = None,
+        migration: MetadataMigration | None = None,
     ) -> None:
         """`check_storage` raises while nothing can be written."""
         self._services = services
@@ -49,6 +52,7 @@ class BrokerAdmin:
         self.partition_hashes = PartitionHashes(services)
         self.auto_scale = AutoScaleAdmin(services, self.namespaces)
         self.schemas = SchemaAdmin(services)
+        self.metadata_migration = MetadataMigrationAdmin(migration)
         self.publishing = PublishAdmin(services)
         self.peer_calls = PeerCalls(
             self.brokers,
@@ -90,4 +94,5 @@ class BrokerAdmin:
             "anabranch_sign_ins_total": guard.sign_ins[0],
             "anabranch_sign_ins_refused_total": guard.sign_ins[1],
             "anabranch_permissions_refused_total": guard.denials,
+            **self.metadata_migration.gauges(),
         }

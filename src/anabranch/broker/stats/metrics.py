@@ -97,6 +97,13 @@ OWN = {
         counter("anabranch_sign_ins_total", "Clients that signed in"),
         counter("anabranch_sign_ins_refused_total", "Sign-ins that were refused"),
         counter("anabranch_permissions_refused_total", "Requests of signed-in clients that were not allowed"),
+        gauge("anabranch_metadata_migration_running", "1: this broker copies the metadata to another store"),
+        gauge("anabranch_metadata_migration_records", "Records that the last such copy has written"),
+        gauge("anabranch_metadata_migration_changed_keys", "Keys that changed and wait to be copied again"),
+        gauge(
+            "anabranch_metadata_migration_blocked_seconds",
+            "Time that the last one made writes wait here",
+        ),
         gauge(
             "anabranch_metrics_topics_left_out", "Topics without series of their own (see broker.metrics_topics_max)"
         ),

@@ -13,4 +13,5 @@ A verb is data (name, options, REST call); `verb` turns it into a click command.
 | `scalable_topics` `auto_scale` | verbs of scalable topics and auto-scale policies |
 | `schemas` | verbs of schemas |
 | `brokers` | verbs of brokers |
+| `metadata_migration` | `metadata-migration`: moving the metadata to another store |
 """

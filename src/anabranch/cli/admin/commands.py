@@ -13,6 +13,11 @@ NOUNS = {
     "subscriptions": ("anabranch.cli.admin.topics", "subscriptions", "Subscriptions of topics."),
     "schemas": ("anabranch.cli.admin.schemas", "schemas", "Schemas of topics."),
     "clusters": ("anabranch.cli.admin.tenants", "clusters", "Names with addresses."),
+    "metadata-migration": (
+        "anabranch.cli.admin.metadata_migration",
+        "metadata_migration",
+        "Move all metadata to another store.",
+    ),
     "brokers": ("anabranch.cli.admin.brokers", "brokers", "Who is there, who leads, drain one."),
 }
 

@@ -6,15 +6,15 @@ The coordinator holds an ephemeral key in the source. When it ends, every partic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from anabranch.metadata.interface import MetadataStore, OutcomeUnknown, Session, SessionEvent, VersionMismatch
 from anabranch.metadata.migration.coordinator_state import (
     Began,
-    Copied,
     CoordinatorMachine,
+    Copied,
     CopyChanges,
     CopyLastChanges,
     CopyTree,
@@ -118,7 +118,8 @@ class Coordinator:
             self.stop("the coordinator lost its lease")
 
     async def _perform(self, effect: Effect) -> Event | None:
-        assert self._copy is not None and self._changed is not None
+        assert self._copy is not None
+        assert self._changed is not None
         match effect:
             case CopyTree(is_repeated):
                 return await self._or_stop(self._copy_tree(is_repeated))
@@ -144,14 +145,15 @@ class Coordinator:
             case _:
                 assert_never(effect)
 
-    async def _or_stop(self, work: Awaitable[Event]) -> Event:
+    async def _or_stop(self, work: Coroutine[None, None, Event]) -> Event:
         """The answer of a step; Stopped if it fails or the attempt is stopped; WaitEnded if the window is over."""
         assert self._stop is not None
         task = asyncio.ensure_future(work)
+        waited: tuple[asyncio.Future[Any], ...] = (task, self._stop)
         left_s = self._window_until - self._clock.monotonic()
         timeout = None if left_s == float("inf") else max(left_s, 0.0)
         try:
-            await asyncio.wait([task, self._stop], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if self._stop.done():
                 return Stopped(self._stop.result())
             if not task.done():
@@ -164,7 +166,8 @@ class Coordinator:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _copy_tree(self, is_repeated: bool) -> Event:
-        assert self._copy is not None and self._changed is not None
+        assert self._copy is not None
+        assert self._changed is not None
         if is_repeated:
             await self._purge_copied()
             self._changed.restart()
@@ -180,7 +183,8 @@ class Coordinator:
             await self._target.bulk_write([(MIGRATION, tag)], preserve=False)
 
     async def _copy_changes(self) -> Event:
-        assert self._copy is not None and self._changed is not None
+        assert self._copy is not None
+        assert self._changed is not None
         await self._copy.copy_changes()
         return Copied(len(self._changed), self._changed.is_lost)
 
@@ -193,9 +197,7 @@ class Coordinator:
         async def wait() -> Event:
             await self._source.sync()
             states = await read_participants(self._source)
-            ready = {
-                name: one.run == self.record.run and one.state is State.READY for name, one in states.items()
-            }
+            ready = {name: one.run == self.record.run and one.state is State.READY for name, one in states.items()}
             if not all(ready.values()):
                 await self._clock.sleep(POLL_S)
             return ParticipantsSeen(ready)
@@ -203,7 +205,8 @@ class Coordinator:
         return await self._or_stop(wait())
 
     async def _copy_last(self, is_repeated: bool) -> Event:
-        assert self._copy is not None and self._changed is not None
+        assert self._copy is not None
+        assert self._changed is not None
         if is_repeated:
             await self._clock.sleep(POLL_S)
         await self._source.sync()
@@ -254,7 +257,7 @@ class Coordinator:
 
     async def _mark(self) -> None:
         try:
-            await mark_complete(self._target, self._clock.now_ms())
+            await mark_complete(self._target, self.record, self._clock.now_ms())
         except Error as error:  # the participants do it too
             log.warning("the target was not marked complete yet", extra={"reason": str(error)})
 

@@ -138,7 +138,9 @@ class End:
     error: str
 
 
-Effect = CopyTree | CopyChanges | VerifyTree | Save | SaveFailed | WatchParticipants | CopyLastChanges | MarkTarget | End
+Effect = (
+    CopyTree | CopyChanges | VerifyTree | Save | SaveFailed | WatchParticipants | CopyLastChanges | MarkTarget | End
+)
 
 
 class CoordinatorMachine:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from anabranch.metadata.interface import (
@@ -47,6 +47,7 @@ from anabranch.metadata.migration.record import (
     Phase,
     Role,
     State,
+    SubPhase,
 )
 from anabranch.metadata.migration.switching_store import SwitchingStore
 from anabranch.metadata.recipes.session_keeper import KeeperEvent, Lease, SessionKeeper
@@ -79,11 +80,11 @@ class _Side:
     keeper: SessionKeeper
     watch: Watch
     registered: Lease | None = None
-    state: ParticipantRecord = ParticipantRecord(State.JOINED)
+    state: ParticipantRecord = field(default_factory=lambda: ParticipantRecord(State.JOINED))
 
 
 class Participant:
-    """`start` before the first write of the process, `close` after the last one."""
+    """`start` before the first write of the process, `close` after the last one. `url` is that of the store in use."""
 
     def __init__(
         self,
@@ -91,6 +92,7 @@ class Participant:
         gate: WriteGate,
         *,
         name: str,
+        url: str,
         open_target: OpenTarget,
         clock: Clock,
         chance: Chance,
@@ -104,6 +106,8 @@ class Participant:
         self._next: _Side | None = None
         self._wake = asyncio.Event()
         self._tasks = TaskOwner("metadata migration")
+        self._decided: MigrationRecord | None = None  # the last COMPLETED record that was read
+        self.url = url
         self.blocked_since: float | None = None
         self.blocked_s = 0.0
 
@@ -186,6 +190,12 @@ class Participant:
         return self._store.is_target_lost or left_s < self._ttl_ms / 3000
 
     async def _read_record(self) -> MigrationRecord | None:
+        record = await self._read()
+        if record is not None and record.phase is Phase.COMPLETED:
+            self._decided = record
+        return record
+
+    async def _read(self) -> MigrationRecord | None:
         """From the source; from the target if the source does not answer and the target is complete."""
         assert self._here is not None
         try:
@@ -227,7 +237,8 @@ class Participant:
             case Prepare(url, keeps_sessions):
                 await self._post(await self._prepare(url, keeps_sessions))
             case ReportReady(run):
-                assert self._here is not None and self._next is not None
+                assert self._here is not None
+                assert self._next is not None
                 await self._report(self._next, ParticipantRecord(State.READY, run))
                 await self._report(self._here, ParticipantRecord(State.READY, run))
             case AskFailed(run, reason):
@@ -266,7 +277,8 @@ class Participant:
                 record = await self._read_record()
         except (Error, TimeoutError, OSError) as error:
             return StepFailed(f"the target cannot be prepared: {str(error) or 'no answer'}")
-        self._machine.handle(RecordSeen(record)) if record is not None and record.phase is Phase.COMPLETED else None
+        if record is not None and record.phase is Phase.COMPLETED:
+            self._machine.handle(RecordSeen(record))  # known before the answer, which then asks for no session
         return Prepared()
 
     async def _ask_failed(self, run: str, reason: str) -> None:
@@ -286,16 +298,19 @@ class Participant:
 
     async def _switch(self) -> None:
         """From here on the target is the store. What fails afterwards is repeated or left to expire."""
-        assert self._here is not None and self._next is not None
-        run = self._next.state.run
+        assert self._here is not None
+        assert self._next is not None
+        assert self._decided is not None
+        decided, run = self._decided, self._next.state.run
         old, former = self._store.switch()
+        self.url = decided.target_url
         self._gate.open()
         self._unblock()
         before, self._here, self._next = self._here, self._next, None
         self._here.state, self._here.registered = ParticipantRecord(State.SWITCHED, run), None
         self._tasks.spawn(self._retire(before, old, former, run), "retire")
         try:
-            await mark_complete(self._here.store, self._clock.now_ms())
+            await mark_complete(self._here.store, decided, self._clock.now_ms())
             await self._register(self._here)
         except (Error, TimeoutError) as error:
             log.warning("the target does not answer after the switch; repeating", extra={"reason": str(error)})
@@ -362,14 +377,14 @@ async def read_participants(store: MetadataStore) -> dict[str, ParticipantRecord
     return found
 
 
-async def mark_complete(target: MetadataStore, now_ms: int) -> None:
-    """Write into a target that it is the store of the cluster. Safe to repeat."""
+async def mark_complete(target: MetadataStore, decided: MigrationRecord, now_ms: int) -> None:
+    """Write into a target that it is the store of the cluster, by the record that decided it. Safe to repeat."""
     while True:
         found = await target.get(MIGRATION)
         record = None if found is None else MigrationRecord.from_bytes(found.value)
         if found is None or record is None or record.role is not Role.TARGET or record.phase is Phase.COMPLETED:
             return
-        complete = replace(record, phase=Phase.COMPLETED, times={**record.times, "COMPLETED": now_ms})
+        complete = replace(decided, role=Role.TARGET, sub_phase=SubPhase.DONE, times={**decided.times, "DONE": now_ms})
         try:
             await target.put(MIGRATION, complete.to_bytes(), expected=found.version)
         except (VersionMismatch, OutcomeUnknown):

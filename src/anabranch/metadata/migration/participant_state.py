@@ -1,7 +1,7 @@
 """What a process does when a migration needs it. Decides; never awaits.
 
-    IDLE ── PREPARATION ──► CLOSING ── gate closed ──► PREPARING ── prepared ──► READY ── COMPLETED ──► SWITCHING ─► IDLE
-                               └──────────── any failure, or FAILED in the record: everything is undone ─────────► IDLE
+    IDLE ─ PREPARATION ─► CLOSING ─ gate closed ─► PREPARING ─ prepared ─► READY ─ COMPLETED ─► SWITCHING ─► IDLE
+                             └──────── any failure, or FAILED in the record: everything is undone ───────► IDLE
 
 A process that finds COMPLETED before it was READY was not waited for. It switches too, but its sessions end, because
 others already decided about its keys.

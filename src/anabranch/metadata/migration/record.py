@@ -2,6 +2,7 @@
 
     /pulsar/migration-coordinator/migration            the state; in the source it decides
     /pulsar/migration-coordinator/coordinator          ephemeral: lease of the coordinator
+    /pulsar/migration-coordinator/progress             counts of the copy, each second, for display
     /pulsar/migration-coordinator/participants/NAME    ephemeral: one process that writes metadata, and its state
 
 `phase` and `targetUrl` are PIP-454's fields. During the pre-copy the phase is NOT_STARTED, because writers are not
@@ -23,6 +24,7 @@ MIGRATION = f"{ROOT}/migration"
 COORDINATOR = f"{ROOT}/coordinator"
 PARTICIPANTS = f"{ROOT}/participants"
 BARRIERS = f"{ROOT}/barriers"
+PROGRESS = f"{ROOT}/progress"
 
 
 class Phase(StrEnum):
@@ -92,9 +94,7 @@ class MigrationRecord:
         return self.phase is Phase.COMPLETED and self.role is Role.SOURCE
 
     def at(self, phase: Phase, sub_phase: SubPhase, now_ms: int, **changes: Any) -> MigrationRecord:
-        return replace(
-            self, phase=phase, sub_phase=sub_phase, times={**self.times, str(sub_phase): now_ms}, **changes
-        )
+        return replace(self, phase=phase, sub_phase=sub_phase, times={**self.times, str(sub_phase): now_ms}, **changes)
 
     def failed(self, error: str, now_ms: int) -> MigrationRecord:
         return replace(self, phase=Phase.FAILED, error=error, times={**self.times, "FAILED": now_ms})
@@ -115,6 +115,11 @@ class MigrationRecord:
             "counts": asdict(self.counts),
             "error": self.error or None,
         }
+
+    def with_progress(self, stored: bytes) -> MigrationRecord:
+        """With the counts of a progress record, if it is of this attempt."""
+        other = MigrationRecord.from_bytes(stored)
+        return replace(self, counts=other.counts) if other.run == self.run and self.is_running else self
 
     def to_bytes(self) -> bytes:
         return json.dumps(self.to_fields()).encode()

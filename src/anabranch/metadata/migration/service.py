@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import asdict
 from typing import Any
 
-from anabranch.metadata.interface import ABSENT, MetadataStore, VersionMismatch
+from anabranch.metadata.interface import ABSENT, ANY, MetadataStore, VersionMismatch
 from anabranch.metadata.migration.coordinator import Coordinator
 from anabranch.metadata.migration.copy import compare_trees, purge
 from anabranch.metadata.migration.pacing import Pace
@@ -14,6 +14,8 @@ from anabranch.metadata.migration.participant import OpenTarget, Participant, re
 from anabranch.metadata.migration.record import (
     COORDINATOR,
     MIGRATION,
+    PROGRESS,
+    Counts,
     MigrationRecord,
     Phase,
     Role,
@@ -26,10 +28,14 @@ from anabranch.metadata.write_gate import WriteGate
 from anabranch.model.errors import BadRequest, Error, NotAllowed
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
+
+log = get_logger(__name__)
 
 OPEN_S = 10.0
 LEASE_MS = 5_000
+PROGRESS_S = 1.0
 VERSION_MARGIN = 1 << 33
 """More writes than happen during a copy, and more than one ZooKeeper node can count."""
 
@@ -38,6 +44,12 @@ class MigrationRunning(Error):
     """Another migration of this cluster is running."""
 
     code = "metadata-migration-running"
+
+
+class NoMigration(NotAllowed):
+    """There is no migration to abort or verify."""
+
+    code = "no-metadata-migration"
 
 
 class BadTarget(BadRequest):
@@ -60,11 +72,38 @@ class MetadataMigration:
         clock: Clock,
         chance: Chance,
     ) -> None:
-        self._store, self._url, self._name = store, url, name
+        self._store, self._name = store, name
         self._open_target, self._clock, self._chance = open_target, clock, chance
-        self.participant = Participant(store, gate, name=name, open_target=open_target, clock=clock, chance=chance)
+        self.participant = Participant(
+            store, gate, name=name, url=url, open_target=open_target, clock=clock, chance=chance
+        )
         self._coordinator: Coordinator | None = None
         self._tasks = TaskOwner("metadata migration")
+
+    @property
+    def url(self) -> str:
+        """Of the store in use."""
+        return self.participant.url
+
+    async def open(self, *, has_peers: bool) -> None:
+        """Before the first write of the process. A process alone takes part when it starts a migration itself, or to
+        end one that it could not end before."""
+        record = await self._record(self._store.real)
+        if has_peers or (record is not None and record.is_running):
+            await self.participant.start()
+
+    def gauges(self) -> dict[str, float]:
+        coordinator = self._coordinator
+        counts = Counts() if coordinator is None else coordinator.progress().counts
+        since = self.participant.blocked_since
+        return {
+            "anabranch_metadata_migration_running": int(coordinator is not None and coordinator.record.is_running),
+            "anabranch_metadata_migration_records": counts.records,
+            "anabranch_metadata_migration_changed_keys": 0 if coordinator is None else coordinator.changed,
+            "anabranch_metadata_migration_blocked_seconds": self.participant.blocked_s
+            if since is None
+            else self._clock.monotonic() - since,
+        }
 
     async def close(self) -> None:
         """An attempt that this process coordinates ends; the other participants write FAILED when the lease ends."""
@@ -101,10 +140,13 @@ class MetadataMigration:
             await target.close()
             raise
         self._coordinator = coordinator
-        self._tasks.spawn(self._run(coordinator, target), "coordinator")
+        self._tasks.spawn(self._run(coordinator, source, target), "coordinator")
 
     async def _opened(self, url: str) -> MetadataStore:
-        target = self._open_target(url)
+        try:
+            target = self._open_target(url)
+        except Error as error:
+            raise BadTarget(error.reason) from error
         try:
             async with asyncio.timeout(OPEN_S):
                 await target.open()
@@ -141,7 +183,7 @@ class MetadataMigration:
         record = MigrationRecord(
             Phase.NOT_STARTED,
             target_url,
-            source_url=self._url,
+            source_url=self.url,
             attempt=1 if before is None else before.attempt + 1,
             run=run,
             coordinator=self._name,
@@ -149,12 +191,10 @@ class MetadataMigration:
             started_ms=now_ms,
             times={str(SubPhase.PRE_COPY): now_ms},
         )
-        tag = MigrationRecord(Phase.COPYING, target_url, self._url, Role.TARGET, record.attempt, run)
+        tag = MigrationRecord(Phase.COPYING, target_url, self.url, Role.TARGET, record.attempt, run)
         await target.put(MIGRATION, tag.to_bytes(), expected=ABSENT)
         found = await source.get(MIGRATION)
-        version = await source.put(
-            MIGRATION, record.to_bytes(), expected=ABSENT if found is None else found.version
-        )
+        version = await source.put(MIGRATION, record.to_bytes(), expected=ABSENT if found is None else found.version)
         return Coordinator(source, target, record, version, lease, Pace(self._clock, rate), self._clock)
 
     async def _check_purgeable(self, target: MetadataStore, is_allowed: bool) -> None:
@@ -166,15 +206,24 @@ class MetadataMigration:
         if not is_allowed:
             raise TargetNotEmpty("the target holds the remains of an earlier migration: allow to purge it")
 
-    async def _run(self, coordinator: Coordinator, target: MetadataStore) -> None:
+    async def _run(self, coordinator: Coordinator, source: MetadataStore, target: MetadataStore) -> None:
+        reporting = self._tasks.spawn(self._report_progress(coordinator, source), "progress")
         try:
-            error = await coordinator.run()
-            if not error:
-                self._url = coordinator.record.target_url
+            await coordinator.run()
         finally:
+            if reporting is not None:
+                reporting.cancel()
             await target.close()
             if coordinator.progress().phase is not Phase.COMPLETED:
                 await coordinator.release()
+
+    async def _report_progress(self, coordinator: Coordinator, source: MetadataStore) -> None:
+        while True:
+            await self._clock.sleep(PROGRESS_S)
+            try:
+                await source.put(PROGRESS, coordinator.progress().to_bytes(), expected=ANY)
+            except Error as error:
+                log.debug("the progress was not written", extra={"reason": str(error)})
 
     async def status(self) -> dict[str, Any]:
         record = await self._record(self._store.real)
@@ -182,6 +231,8 @@ class MetadataMigration:
             record = MigrationRecord(Phase.NOT_STARTED, "")
         elif self._coordinator is not None and self._coordinator.record.run == record.run and record.is_running:
             record = self._coordinator.progress()
+        elif record.is_running and (copied := await self._store.real.get(PROGRESS)) is not None:
+            record = record.with_progress(copied.value)
         fields = record.to_fields()
         participants = await read_participants(self._store.real)
         fields["participants"] = {name: str(one.state) for name, one in participants.items()}
@@ -200,7 +251,7 @@ class MetadataMigration:
             found = await source.get(MIGRATION)
             record = None if found is None else MigrationRecord.from_bytes(found.value)
             if found is None or record is None or not record.is_running:
-                raise NotAllowed("no migration is running")
+                raise NoMigration("no migration of the metadata is running")
             if self._coordinator is not None and self._coordinator.record.run == record.run:
                 self._coordinator.stop("aborted by an administrator")
                 return
@@ -217,7 +268,7 @@ class MetadataMigration:
         record = await self._record(here)
         other_url = "" if record is None else record.target_url if record.role is Role.SOURCE else record.source_url
         if record is None or not other_url or record.phase is Phase.FAILED:
-            raise NotAllowed("there is no migration to verify")
+            raise NoMigration("there is no migration of the metadata to verify")
         other = await self._opened(other_url)
         try:
             pair = (here, other) if record.role is Role.SOURCE else (other, here)

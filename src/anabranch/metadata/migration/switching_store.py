@@ -261,9 +261,7 @@ class SwitchingStore:
         before = self._owned.get(key, [])
         self._owned[key] = [*before[-UNCERTAIN_MAX:], owned]  # first: an answer may be lost
         try:
-            version = await self._real.put(
-                key, value, expected=self._translated(key, expected), session=session.real
-            )
+            version = await self._real.put(key, value, expected=self._translated(key, expected), session=session.real)
         except VersionMismatch:
             self._owned[key] = before
             raise
@@ -288,14 +286,18 @@ class SwitchingStore:
         return moved[1] if moved is not None and moved[0] == expected else expected
 
     async def sync(self) -> None:
-        if not self._decided.is_set():
-            try:
-                async with asyncio.timeout(SYNC_WAIT_S):
-                    await self._decided.wait()
-            except TimeoutError as error:
-                raise StoreUnavailable("the metadata is being moved to another store") from error
+        await self._wait_decided()
         await self._real.sync()
         await self._confirm()
+
+    async def _wait_decided(self) -> None:
+        if self._decided.is_set():
+            return
+        try:
+            async with asyncio.timeout(SYNC_WAIT_S):
+                await self._decided.wait()
+        except TimeoutError as error:
+            raise StoreUnavailable("the metadata is being moved to another store") from error
 
     async def children(self, key: str) -> list[str]:
         return await self._real.children(key)
@@ -305,9 +307,7 @@ class SwitchingStore:
 
     async def open_session(self, ttl_ms: int) -> Session:
         """Waits while a migration is undecided: the new session would have no part in the target."""
-        if not self._decided.is_set():
-            async with asyncio.timeout(SYNC_WAIT_S):
-                await self._decided.wait()
+        await self._wait_decided()
         session = SwitchingSession(await self._real.open_session(ttl_ms), self._forget_session)
         if not session.is_lost:
             self._sessions[session] = None

@@ -10,7 +10,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from anabranch.broker.catalog.catalog import Catalog
-from anabranch.metadata.open import open_store
+from anabranch.metadata.interface import MetadataStore
+from anabranch.metadata.migration.follow import open_current
+from anabranch.metadata.migration.service import MetadataMigration
+from anabranch.metadata.migration.switching_store import SwitchingStore
+from anabranch.metadata.open import bare_store
 from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.names import TopicName
 from anabranch.node.adapters.metadata_records import MetadataRecords
@@ -19,6 +23,7 @@ from anabranch.node.settings.node import NodeSettings
 from anabranch.protocol.entry import publish_time_of
 from anabranch.protocol.errors import ProtocolError
 from anabranch.runtime.blocking import ThreadBlocking
+from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.disk import RealDisk
 from anabranch.storage.interface import Payload
@@ -39,6 +44,7 @@ class Stores:
     clock: Clock
     blocking: ThreadBlocking
     metadata: GatedStore
+    migration: MetadataMigration
     ledgers: EmbeddedLedgerStore
     catalog: Catalog
     records: MetadataRecords
@@ -75,7 +81,7 @@ async def open_stores(settings: NodeSettings, clock: Clock, stack: AsyncExitStac
     settings.storage.dir.mkdir(parents=True, exist_ok=True)
     blocking = ThreadBlocking(BLOCKING_THREADS)
     stack.push_async_callback(blocking.close)
-    metadata = await stack.enter_async_context(open_store(settings.metadata_url, clock, settings.metadata.deadline_ms))
+    metadata, migration = await _open_metadata(settings, clock, stack)
     ledgers = await stack.enter_async_context(
         EmbeddedLedgerStore(
             settings.storage,
@@ -90,7 +96,33 @@ async def open_stores(settings: NodeSettings, clock: Clock, stack: AsyncExitStac
     await catalog.ensure_defaults()
     records = MetadataRecords(metadata)
     ids = LedgerIds(records, floor=ledgers.highest_id)
-    return Stores(settings, clock, blocking, metadata, ledgers, catalog, records, ids)
+    return Stores(settings, clock, blocking, metadata, migration, ledgers, catalog, records, ids)
+
+
+async def _open_metadata(
+    settings: NodeSettings, clock: Clock, stack: AsyncExitStack
+) -> tuple[GatedStore, MetadataMigration]:
+    """The store that `metadata.url` names, or the one that its metadata was moved to."""
+
+    def open_target(url: str) -> MetadataStore:
+        return bare_store(url, clock, settings.metadata.deadline_ms)
+
+    url, real = await open_current(settings.metadata_url, open_target)
+    switching = SwitchingStore(real)
+    store = GatedStore(switching)
+    stack.push_async_callback(store.close)
+    migration = MetadataMigration(
+        switching,
+        store.gate,
+        url,
+        name=settings.storage.broker_id,
+        open_target=open_target,
+        clock=clock,
+        chance=SystemChance(),
+    )
+    stack.push_async_callback(migration.close)
+    await migration.open(has_peers=settings.cluster.enabled)
+    return store, migration
 
 
 def _publish_time(payload: Payload) -> int:

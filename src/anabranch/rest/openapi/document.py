@@ -140,6 +140,11 @@ QUERY |= {
     ("POST", "{topic}/subscriptions/{subscription}/seek"): {"timestamp": NUMBER},
 }
 BODIES |= {("PUT", f"{_SCALABLE}/{{topic}}"): WORDS}
+QUERY["POST", "/metadata/migration/start"] = {"target": TEXT, "rate": NUMBER, "purgeTarget": FLAG}
+BODIES["POST", "/metadata/migration/start"] = {
+    "type": "object",
+    "properties": {"targetUrl": TEXT, "rate": NUMBER, "purgeTarget": FLAG},
+}
 for _policy in ("{topic}/autoScalePolicy", "{namespace}/scalableTopicAutoScalePolicy"):
     QUERY["GET", _policy] = {"applied": FLAG}
     BODIES["POST", _policy] = {"type": "object"}

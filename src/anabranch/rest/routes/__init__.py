@@ -18,4 +18,5 @@
 | `publish` | publishing over HTTP |
 | `clusters` | clusters |
 | `brokers` | brokers, health, metrics |
+| `metadata_migration` | moving the metadata to another store |
 """

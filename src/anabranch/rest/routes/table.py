@@ -14,6 +14,7 @@ from anabranch.rest.routes.auto_scale import auto_scale_routes
 from anabranch.rest.routes.brokers import broker_routes
 from anabranch.rest.routes.clusters import cluster_routes
 from anabranch.rest.routes.lookup import lookup_routes
+from anabranch.rest.routes.metadata_migration import metadata_migration_routes
 from anabranch.rest.routes.namespaces import namespace_routes
 from anabranch.rest.routes.permissions import permission_routes
 from anabranch.rest.routes.policies import policy_routes
@@ -41,6 +42,7 @@ def make_router(admin: BrokerAdmin, version: str) -> Router:
         *scalable_routes(admin.scalable_topics),
         *auto_scale_routes(admin.auto_scale),
         *publish_routes(admin.publishing),
+        *metadata_migration_routes(admin.metadata_migration),
         *broker_routes(admin, version),
     ]
     routes = [

@@ -78,9 +78,13 @@ async def ended(migration: MetadataMigration) -> dict[str, object]:
 def test_three_processes_move_with_writes_going_on() -> None:
     async def story() -> None:
         cluster = Cluster()
-        async with cluster.process("p1") as (one, mover), cluster.process("p2") as (two, _), cluster.process("p3") as (
-            three,
-            _,
+        async with (
+            cluster.process("p1") as (one, mover),
+            cluster.process("p2") as (two, _),
+            cluster.process("p3") as (
+                three,
+                _,
+            ),
         ):
             for number in range(600):
                 await one.put(f"/tree/{number}", b"%d" % number, expected=ABSENT)
@@ -149,7 +153,7 @@ def test_start_refuses_targets_that_cannot_be_used() -> None:
             await store.put("/x", b"", expected=ABSENT)
             async with cluster.open("memory:full") as full:
                 await full.put("/y", b"", expected=ABSENT)
-            for url, error in (("memory:a", BadTarget), ("memory:full", TargetNotEmpty), ("no:", UnknownStore)):
+            for url, error in (("memory:a", BadTarget), ("memory:full", TargetNotEmpty), ("no:", BadTarget)):
                 with pytest.raises(error):
                     await mover.start(url)
             assert await cluster.tree("memory:full") != {}
@@ -180,7 +184,7 @@ def test_an_aborted_attempt_leaves_the_source_and_a_second_one_works() -> None:
             await other.put("/after", b"", expected=ABSENT)
             assert "/after" in await cluster.tree("memory:a")
             async with asyncio.timeout(60):
-                while await cluster.tree("memory:b"):
+                while await cluster.tree("memory:b"):  # noqa: ASYNC110 - the store has no event for it
                     await asyncio.sleep(0.1)
             await peer.start("memory:c")
             assert (await ended(peer))["attempt"] == 2
