@@ -72,7 +72,9 @@ def request_json(fencing_token: FencingToken, request: Request) -> Json:
             value["subscription"], value["publishMs"] = request.subscription, request.publish_ms
             value["generation"] = request.generation
             if request.after is not None:
-                value["after"], value["unread"] = list(request.after), list(request.unread)
+                value["after"] = list(request.after)
+            if request.unread:
+                value["unread"] = list(request.unread)
         case host.DeleteCursor() | host.ClearBacklog():
             value["subscription"] = request.subscription
         case host.CloseReader() | host.GrantReader():

@@ -44,6 +44,8 @@ BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "reason": texts,
     "publish_ms": numbers,
     "position": st.none() | positions,
+    "after": st.none() | positions,
+    "unread": st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=3).map(tuple),
     "generation": numbers,
     "rewind_count": numbers,
     "is_shared": st.booleans(),
