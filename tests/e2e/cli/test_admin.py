@@ -479,6 +479,13 @@ def test_no_server_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert url in text and "is the broker running?" in text and text.count("\n") == 1
 
 
+def test_metadata_migration_verbs_without_a_migration(shell: Shell) -> None:
+    assert "no migration" in shell("metadata-migration", "status")
+    assert "no migration" in shell("metadata-migration", "abort", exits=1)
+    assert "no migration" in shell("metadata-migration", "verify", exits=1)
+    assert "no metadata store for" in shell("metadata-migration", "start", "--target", "foo:bar", exits=1)
+
+
 def test_admin_url_may_stand_anywhere(
     broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
