@@ -36,7 +36,7 @@ from anabranch.zookeeper.errors import (
     ZooKeeperError,
     ZooKeeperUnavailable,
 )
-from anabranch.zookeeper.jute import Event, Request, close_session, frame, sync
+from anabranch.zookeeper.jute import Event, Request, barrier, close_session, frame
 
 CONNECT_S = 1.0  # deadline of the first attempts; doubled after each round over all servers
 CONNECT_S_MAX = 8.0
@@ -171,7 +171,7 @@ class Connection:
                         async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0)):
                             await channel.wait_capacity()
                     if request.repeatable:
-                        self._sync_if_behind(channel, deadline)
+                        self._catch_up_if_behind(channel, deadline)
                     futures.append(channel.send(request, deadline))
                     has_sent_write = has_sent_write or not request.repeatable
                 return [await _outcome(future) for future in futures]
@@ -194,9 +194,9 @@ class Connection:
                 if has_sent_write:
                     raise OutcomeUncertain(f"a write may or may not have happened: {error}") from error
 
-    def _sync_if_behind(self, channel: Channel, deadline: float) -> None:
+    def _catch_up_if_behind(self, channel: Channel, deadline: float) -> None:
         if self._zxid_min > channel.zxid:
-            channel.send(sync("/"), deadline)  # requests are answered in order, so no wait is needed
+            channel.send(barrier(), deadline)  # requests are answered in order, so no wait is needed
             channel.zxid = self._zxid_min
 
     async def _wait_channel(self, deadline: float) -> Channel:

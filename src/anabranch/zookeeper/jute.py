@@ -31,7 +31,6 @@ class Op(IntEnum):
     GET_DATA = 4
     SET_DATA = 5
     GET_CHILDREN = 8
-    SYNC = 9
     PING = 11
     CHECK = 13
     MULTI = 14
@@ -207,10 +206,6 @@ def get_children(path: str) -> Request:
     return Request(Op.GET_CHILDREN, read_body(path), True)
 
 
-def sync(path: str) -> Request:
-    return Request(Op.SYNC, text(path), True)
-
-
 def watch_tree(path: str) -> Request:
     """A persistent recursive watch (ZooKeeper 3.6 or newer)."""
     return Request(Op.ADD_WATCH, text(path) + _INT.pack(1), True)
@@ -227,6 +222,15 @@ def part(op: int, body: bytes) -> bytes:
 
 def multi(parts: Iterable[bytes]) -> Request:
     return Request(Op.MULTI, b"".join(parts) + _END, False)
+
+
+def barrier() -> Request:
+    """An empty transaction. After its answer, reads on this connection see every write that was confirmed before it.
+
+    ZooKeeper's own `sync` does not promise that: it is no quorum operation (ZOOKEEPER-1675), and a leader answers a
+    `sync` of its own client without waiting for commits that followers have applied already.
+    """
+    return Request(Op.MULTI, _END, True)
 
 
 def read_many(op: int, paths: Iterable[str]) -> Request:

@@ -67,6 +67,22 @@ async def test_closing_a_connection_deletes_its_ephemeral_nodes(servers_and_root
         await two.call(jute.get_data(root), two.deadline())
 
 
+async def test_a_barrier_is_a_transaction_of_the_quorum_and_changes_no_node(servers_and_root: tuple[str, str]) -> None:
+    servers, root = servers_and_root
+    one = connection(servers)
+    await one.open(one.deadline())
+    try:
+        await one.call(jute.create(root, b"0", ephemeral=False), one.deadline())
+        before = jute.node_of((await one.call(jute.get_data(root), one.deadline())).body)
+        for _ in range(3):
+            known = one.zxid
+            answer = await one.call(jute.barrier(), one.deadline())
+            assert answer.zxid > known
+        assert jute.node_of((await one.call(jute.get_data(root), one.deadline())).body) == before
+    finally:
+        await one.close()
+
+
 async def test_recursive_watch_reports_changes_of_other_clients(servers_and_root: tuple[str, str]) -> None:
     servers, root = servers_and_root
     events: asyncio.Queue[Event] = asyncio.Queue()

@@ -152,7 +152,7 @@ class Nodes:
     # Steps of one round trip each -------------------------------------------------------------------------------------
 
     async def _read_newest(self, conn: Connection, path: str, deadline: float) -> Node | None:
-        _, answer = await conn.call_all([jute.sync(path), jute.get_data(path)], deadline)
+        _, answer = await conn.call_all([jute.barrier(), jute.get_data(path)], deadline)
         return self._found(path, answer)
 
     async def _create(self, conn: Connection, path: str, data: bytes, owner: int, deadline: float) -> Stat | None:

@@ -193,7 +193,7 @@ class ZooKeeperStore:
     async def sync(self) -> None:
         conn = self._opened()
         with translated:
-            await conn.call(jute.sync(self._keys.root), conn.deadline())
+            await conn.call(jute.barrier(), conn.deadline())
 
     # Trees -----------------------------------------------------------------------------------------------------------
 
