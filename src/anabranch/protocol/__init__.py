@@ -10,6 +10,7 @@
 | `segments` | frames and values of segment owners, for Anabranch clients |
 | `server_errors` | maps `Error.code` to the numbers of the wire |
 | `entry` | content of an entry: checksum, metadata, batch |
+| `managed_clients` | the mark of clients that follow a migrated topic |
 | `handshake` | opening of a connection, and keep-alive |
 | `keyhash` | the key hash, fast |
 | `native` | loads the inner loops in C |

@@ -34,10 +34,11 @@ from anabranch.client.producer.producer_effects import ProducerEffect, SegmentLa
 from anabranch.client.producer.producer_state import ProducerState
 from anabranch.client.producer.segment_producer_state import Arm, Credits, Effect, Failed, Reconnect, Stored, Transmit
 from anabranch.client.schema.schema_resolver import schema_field
-from anabranch.client.topic.topic_view import MANAGED, BrokerUrls, read_brokers, read_segment
+from anabranch.client.topic.topic_view import BrokerUrls, read_brokers, read_segment
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.protocol.entry import Bytes
+from anabranch.protocol.managed_clients import managed
 from anabranch.runtime.clock import Timer
 from anabranch.runtime.tasks import TaskOwner
 
@@ -178,7 +179,7 @@ class SegmentProducer:
 
     def _wanted(self) -> dict[str, Any]:
         options = self._options
-        metadata = dict(options.properties or {}) | ({MANAGED: "true"} if self._is_regular else {})
+        metadata = managed(options.properties) if self._is_regular else options.properties or {}
         return {
             "topic": self.topic,
             "producer_id": self._id,

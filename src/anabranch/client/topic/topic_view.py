@@ -26,9 +26,6 @@ from anabranch.model.segment import NOT_SEALED, Segment, SegmentState, backing_t
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import signed
 
-MANAGED = "__pulsar.v5.managed"
-"""Metadata of PRODUCER and SUBSCRIBE on a regular topic: this client follows when the topic becomes a scalable one."""
-
 
 class UnreadableLayout(Refused):
     """The broker sent an invalid layout."""

@@ -41,7 +41,7 @@ from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.loop_thread import LoopThread
 from anabranch.spark.client.access import Access
-from anabranch.spark.client.entry_fetcher import EntryBuffer, subscribe_fields
+from anabranch.spark.client.entry_fetcher import EntryBuffer, managed_fields, subscribe_fields
 from anabranch.spark.offsets.topic_view import LedgerSum, SegmentExtent, View
 
 T = TypeVar("T")
@@ -313,6 +313,7 @@ class ClusterClient:
             durable=True,
             initialPosition=pb.CommandSubscribe.Earliest,
             force_topic_creation=False,
+            **managed_fields(),
         )
         try:
             await connection.ask(

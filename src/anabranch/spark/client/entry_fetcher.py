@@ -20,6 +20,7 @@ from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, message_id
 from anabranch.protocol.entry import Bytes
+from anabranch.protocol.managed_clients import managed
 from anabranch.spark.offsets.partitions import Range
 
 FIRST_PERMITS = 1_000
@@ -102,9 +103,14 @@ class EntryBuffer:
             raise self._failure or TimedOut(f"no entry within {timeout_s:g} s")
 
 
+def managed_fields() -> dict[str, Any]:
+    """This client goes on reading and writing when a regular topic becomes a scalable one. Segments ignore it."""
+    return {"metadata": [pb.KeyValue(key=name, value=value) for name, value in managed().items()]}
+
+
 def subscribe_fields(topic: str, name: str, start: Position) -> dict[str, Any]:
     """A reader: exclusive, not durable, beginning with `start` itself."""
-    return {
+    return managed_fields() | {
         "topic": topic,
         "subscription": name,
         "subType": pb.CommandSubscribe.Exclusive,

@@ -30,6 +30,7 @@ from anabranch.protocol import codec
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.logs import get_logger
 from anabranch.spark.client.cluster_client import ClusterClient
+from anabranch.spark.client.entry_fetcher import managed_fields
 from anabranch.spark.sink import replay_check as replay
 from anabranch.spark.sink.replay_check import Memory, NonDeterministicReplay
 from anabranch.spark.sink.row_checksum import RowChecksum, read_note
@@ -338,7 +339,7 @@ class TopicWriter:
         lane.connection, lane.producer_id = connection, connection.new_id()
         connection.listen_producer(lane.producer_id, lane)
         self._attempts += 1
-        fields: dict[str, Any] = {}
+        fields = managed_fields()
         if connection.has_extensions and self._options.is_exact:
             fields["fencing_epoch"] = self._fencing_epoch
             fields["first_sequence_id"] = self._first

@@ -35,11 +35,12 @@ from anabranch.client.messages.entry_contents import DeliveredEntry, set_seek_nu
 from anabranch.client.messages.message import Message, MessageId, Origin
 from anabranch.client.messages.timestamps import Moment, milliseconds
 from anabranch.client.metrics.counters import ConsumerCounters
-from anabranch.client.topic.topic_view import MANAGED, BrokerUrls
+from anabranch.client.topic.topic_view import BrokerUrls
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, BaseCommand
 from anabranch.protocol.entry import Bytes
+from anabranch.protocol.managed_clients import managed
 from anabranch.runtime.clock import Timer
 from anabranch.runtime.logs import get_logger
 
@@ -192,7 +193,7 @@ class SegmentConsumer:
 
     def _subscribe_fields(self) -> dict[str, Any]:
         spec = self.spec
-        metadata = dict(spec.properties) | ({MANAGED: "true"} if spec.is_legacy else {})
+        metadata = managed(spec.properties) if spec.is_legacy else spec.properties
         where = pb.CommandSubscribe.Earliest if spec.from_earliest else pb.CommandSubscribe.Latest
         ours = self._connection is not None and self._connection.has_extensions
         grant = self.grant if ours else None
