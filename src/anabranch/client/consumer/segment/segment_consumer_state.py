@@ -282,8 +282,11 @@ class SegmentConsumerState:
         return self._flow()
 
     def start_after(self, one: MessageId) -> None:
-        """Do not deliver anything up to and including this message."""
-        if self._floor is None or self._floor < one.place:
+        """Do not deliver anything up to and including this message.
+
+        Unlike the floor of an ack, `opened` keeps this floor: the broker starts a reader at the entry of the message.
+        """
+        if self._floor is None or self._floor <= one.place:
             self._floor, self._is_floor_whole = one.place, False
 
     def stop(self, buffered: Iterable[MessageId]) -> None:

@@ -355,3 +355,17 @@ def test_unacknowledged_counts_messages_of_partly_acknowledged_batches() -> None
     assert state.unacknowledged == 4
     state.ack_to_end((3, 1))
     assert state.unacknowledged == 0
+
+
+def test_reader_that_attaches_again_after_its_ack_gets_no_message_twice() -> None:
+    state = opened()
+    messages = delivered(state.delivered(body(0), batch(3)))
+    state.taken(3)
+    state.ack_cumulative(messages[-1].id)
+    (ack,) = [one for one in state.flush() if isinstance(one, Ack)]
+    state.confirmed(ack.number)
+    state.lost([])
+    state.start_after(messages[-1].id)
+    state.opened()
+    assert delivered(state.delivered(body(0), batch(3))) == [], "the broker starts at the entry of the last message"
+    assert len(delivered(state.delivered(body(1), batch(2)))) == 2
