@@ -39,7 +39,14 @@ def metric(broker: BrokerProcess) -> float:
 
 def complaints(value: Any, schema: Schema, where: str = "") -> list[str]:
     """Where the value differs from the schema; the part of JSON Schema that `result_schemas` uses."""
-    types = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
+    types: dict[str, Any] = {
+        "object": dict,
+        "array": list,
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
+    }
     if not isinstance(value, types[schema["type"]]):
         return [f"{where}: {value!r} is no {schema['type']}"]
     found = [f"{where}: no {key}" for key in schema.get("required", ()) if key not in value]
