@@ -11,6 +11,7 @@ The package does not know the broker: both meet through the ports `interface`, `
 | `interface` | port: what brokers ask of the controller |
 | `layout_watches` | layout watches of clients, on any broker |
 | `namespace_rules` | port: namespace policies |
+| `regular_topics` | synthetic layouts of regular topics |
 | `operation_metrics` | counters of splits, merges and leader terms |
 | `placement` | port: which broker owns a name |
 | `record_store` | reads and writes of the controller's records in the metadata store |

@@ -16,6 +16,7 @@ from anabranch.controller.placement import Reachable
 from anabranch.controller.records.subscription_registry import SegmentPosition, SubscriptionKind
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import record_json
+from anabranch.controller.regular_topics import RegularTopic, regular_name
 from anabranch.controller.segment_host import SegmentStats, Start
 from anabranch.model.autoscale.policy import AutoScalePolicy
 from anabranch.model.errors import AlreadyExists, Error, NotReady
@@ -34,6 +35,7 @@ __all__ = [
     "LedElsewhere",
     "LedGroup",
     "LedTopic",
+    "RegularTopic",
     "Registration",
     "Report",
     "ScalableTopics",
@@ -45,6 +47,7 @@ __all__ = [
     "Totals",
     "TopicExists",
     "TopicRecord",
+    "regular_name",
     "record_json",
     "topic_exists",
 ]

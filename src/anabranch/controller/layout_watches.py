@@ -4,13 +4,15 @@ One store watch on all records serves all watchers; it reports only *that* a rec
 runs, and changes during it cause one more. So a watcher never gets an older layout after a newer one, and a burst of
 changes is one push. Records that a controller on this broker pushes are sent at once, without reading the store.
 
-The name of a regular topic has a synthetic layout. It is watched too, because it may become a scalable topic.
+A regular topic has a synthetic layout (`regular_topics`). It is sent again when partitions are added or the partition
+hash is found. The topic record of its name is watched too, because a migration makes it a scalable topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -19,18 +21,25 @@ from anabranch.controller.interface import LayoutListener, LayoutView, TopicExis
 from anabranch.controller.placement import Place, Reachable
 from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.regular_topics import (
+    LOOK_AGAIN_SECONDS,
+    LOOK_AGAIN_SECONDS_MAX,
+    RegularTopic,
+    regular_name,
+)
 from anabranch.metadata.interface import ChangeKind, MetadataStore, StoreUnavailable, Watch
 from anabranch.model.errors import Error, NotAllowed
-from anabranch.model.layout import Layout
-from anabranch.model.metadata_keys import SCALABLE_TOPICS, scalable_topic_at
+from anabranch.model.metadata_keys import PARTITIONED_TOPICS, SCALABLE_TOPICS, scalable_topic_at
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.segment import Segment, backing_topic
-from anabranch.runtime.clock import Clock
+from anabranch.runtime.clock import Clock, Timer
 from anabranch.runtime.logs import get_logger
 from anabranch.runtime.retry_delays import RETRY_DELAYS
 from anabranch.runtime.tasks import TaskOwner
 
 log = get_logger(__name__)
+
+_LOOKS_MAX = 10  # the delay between two looks is at its maximum then
 
 
 class TopicActivation(Protocol):
@@ -42,8 +51,9 @@ class TopicActivation(Protocol):
     async def activate(self, topic: TopicName) -> None:
         """The topic is led when this returns."""
 
-    async def partitions(self, topic: TopicName) -> int:
-        """Partitions of a regular topic; 0: it is not partitioned, or does not exist."""
+    async def regular(self, topic: TopicName, *, create: bool = False) -> RegularTopic | None:
+        """The regular topic of this name; None if there is none. With `create`, a missing partitioned topic is created
+        if policies say so. Raises TopicNotFound if `create` is given and topics are not created automatically."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +79,8 @@ class Watched:
     pushes: int = 0  # records that the controller on this broker has pushed
     is_dirty: bool = True  # the record may have changed since the last read began
     is_reading: bool = False
+    looks: int = 0  # examinations of a regular topic that did not show its partition hash
+    next_look: Timer | None = None
 
 
 class LayoutWatches:
@@ -85,7 +97,7 @@ class LayoutWatches:
             clock,
         )
         self._topics: dict[TopicName, Watched] = {}
-        self._watch: Watch | None = None
+        self._watches: list[Watch] = []
         self._tasks = TaskOwner("layout-watches")
 
     def __len__(self) -> int:
@@ -93,15 +105,19 @@ class LayoutWatches:
         return sum(len(one.watchers) for one in self._topics.values())
 
     async def __aenter__(self) -> Self:
-        self._watch = self._store.watch(SCALABLE_TOPICS)
-        self._tasks.spawn(self._follow(self._watch), "follow")
+        for root in (SCALABLE_TOPICS, PARTITIONED_TOPICS):
+            watch = self._store.watch(root)
+            self._watches.append(watch)
+            self._tasks.spawn(self._follow(watch, root), f"follow {root}")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._watch is not None:
-            self._watch.close()
+        for watch in self._watches:
+            watch.close()
+        for watched in self._topics.values():
+            _stop_looking(watched)
         await self._tasks.close()
 
     # watchers ---------------------------------------------------------------------------------------------------------
@@ -119,14 +135,19 @@ class LayoutWatches:
         if watched is not None:
             watched.watchers.pop(watcher, None)
             if not watched.watchers and not watched.is_reading:
-                del self._topics[key]
+                self._forget(key, watched)
+
+    def _forget(self, key: TopicName, watched: Watched) -> None:
+        _stop_looking(watched)
+        if self._topics.get(key) is watched:
+            del self._topics[key]
 
     # changes ----------------------------------------------------------------------------------------------------------
-    async def _follow(self, watch: Watch) -> None:
+    async def _follow(self, watch: Watch, root: str) -> None:
         async for change in watch:
             if change.kind is ChangeKind.INVALIDATED:
                 self.look_again()
-            elif (topic := scalable_topic_at(change.key)) is not None and (
+            elif (topic := scalable_topic_at(change.key, root)) is not None and (
                 watched := self._topics.get(topic)
             ) is not None:
                 self._schedule_read(topic, watched)
@@ -182,8 +203,8 @@ class LayoutWatches:
                     self._end(topic, watched, error)
         finally:
             watched.is_reading = False
-            if not watched.watchers and self._topics.get(topic) is watched:
-                del self._topics[topic]
+            if not watched.watchers:
+                self._forget(topic, watched)
 
     async def _found(self, topic: TopicName, watched: Watched, record: TopicRecord | None) -> None:
         if record is None or record.is_deleting:
@@ -201,9 +222,16 @@ class LayoutWatches:
             self._notify(topic, watched)
 
     async def _absent(self, topic: TopicName, watched: Watched) -> None:
-        """No scalable topic has the name: it is created if a watcher asks for that; regular names get a synthetic
-        layout."""
+        """No scalable topic has the name. A regular topic has a synthetic layout. If there is none either, a scalable
+        topic is created if a watcher asks for it."""
         new = [watcher for watcher in watched.watchers if watcher.sent is None]
+        creates = any(one.create and one.asked.domain is Domain.PERSISTENT for one in new)
+        found = await self._activation.regular(topic, create=creates)
+        if found is not None:
+            self._notify_regular(topic, watched, found, list(watched.watchers))
+            return
+        absent = [watcher for watcher in new if watcher.asked.domain is Domain.PERSISTENT]
+        self._notify_regular(topic, watched, RegularTopic(regular_name(topic)), absent)  # created when it is used
         scalable = [watcher for watcher in new if watcher.asked.domain in (Domain.TOPIC, Domain.SEGMENT)]
         if any(watcher.create and watcher.asked.domain is Domain.TOPIC for watcher in scalable):
             try:
@@ -218,17 +246,27 @@ class LayoutWatches:
             watched.is_dirty = watched.is_dirty or any(watcher in watched.watchers for watcher in scalable)
             return
         self._fail(watched, scalable, TopicGone(f"{topic} does not exist"))
-        regular = [watcher for watcher in new if watcher.asked.domain is Domain.PERSISTENT]
-        if regular:
-            view = await self._synthetic(regular[0].asked)
-            for watcher in regular:
-                watcher.sent = view
-                watcher.listener.layout_changed(view)
 
-    async def _synthetic(self, name: TopicName) -> LayoutView:
-        count = await self._activation.partitions(name)
-        names = [str(name.partition(index)) for index in range(count)] or [str(name)]
-        return LayoutView(name, Layout.synthetic(names, now_ms=self._clock.now_ms()), is_synthetic=True)
+    def _notify_regular(
+        self, topic: TopicName, watched: Watched, found: RegularTopic, watchers: Iterable[Watcher]
+    ) -> None:
+        """Sends the synthetic layout to those of the watchers that have another one."""
+        layout = found.layout(self._clock.now_ms())
+        brokers = self._brokers(topic, layout.segments.values())
+        view = LayoutView(topic, layout, brokers=brokers, is_synthetic=True)
+        for watcher in watchers:
+            if watcher.sent != found and watcher in watched.watchers:
+                watcher.sent = found
+                watcher.listener.layout_changed(view)
+        if found.is_hash_wanted and watched.next_look is None and watched.watchers:
+            delay = min(LOOK_AGAIN_SECONDS * 2**watched.looks, LOOK_AGAIN_SECONDS_MAX)
+            watched.looks = min(watched.looks + 1, _LOOKS_MAX)
+            watched.next_look = self._clock.call_later(delay, partial(self._look_for_hash, topic, watched))
+
+    def _look_for_hash(self, topic: TopicName, watched: Watched) -> None:
+        watched.next_look = None
+        if watched.watchers:
+            self._schedule_read(topic, watched)
 
     # notifying --------------------------------------------------------------------------------------------------------
     def _notify(self, topic: TopicName, watched: Watched) -> None:
@@ -238,7 +276,7 @@ class LayoutWatches:
             return
         running = record.operation
         segments = [*record.segments.values(), *record.planned_children]
-        brokers = {one.segment_id: where for one in segments if (where := self._where(topic, one)) is not None}
+        brokers = self._brokers(topic, segments)
         view = LayoutView(
             topic,
             record.layout,
@@ -254,14 +292,14 @@ class LayoutWatches:
                 watcher.sent = key
                 watcher.listener.layout_changed(view)
 
-    def _where(self, topic: TopicName, segment: Segment) -> Reachable | None:
-        return self._place.owner_address(backing_topic(topic, segment))
+    def _brokers(self, topic: TopicName, segments: Iterable[Segment]) -> dict[int, Reachable]:
+        found = ((one.segment_id, self._place.owner_address(backing_topic(topic, one))) for one in segments)
+        return {segment_id: where for segment_id, where in found if where is not None}
 
     def _end(self, topic: TopicName, watched: Watched, error: Error) -> None:
         self._fail(watched, list(watched.watchers), error)
         watched.record, watched.is_dirty = None, False
-        if self._topics.get(topic) is watched:
-            del self._topics[topic]
+        self._forget(topic, watched)
 
     def _fail_new(self, watched: Watched, error: Error) -> None:
         """Watchers that wait for their first layout fail at once when the store is unavailable."""
@@ -279,6 +317,12 @@ def check_watchable(topic: TopicName) -> None:
         raise NotAllowed(f"{topic} is not persistent: it has no segments")
     if topic.partition_index >= 0:
         raise TopicGone(f"{topic} is a partition: watch {topic.base}")
+
+
+def _stop_looking(watched: Watched) -> None:
+    if watched.next_look is not None:
+        watched.next_look.cancel()
+        watched.next_look = None
 
 
 def _is_older(found: TopicRecord, known: TopicRecord | None) -> bool:

@@ -5,9 +5,9 @@ Implements `interface.ScalableTopics`. Calls about one topic run on its controll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from anabranch.controller import segment_host as host
 from anabranch.controller.autoscale.policies import EffectivePolicies
@@ -30,6 +30,7 @@ from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.subscription_registry import SegmentPosition, SubscriptionKind
 from anabranch.controller.records.topic_record import Outcome, TopicRecord
+from anabranch.controller.regular_topics import TopicNotMigrated
 from anabranch.controller.segment_host import SegmentHost, SegmentStats, Start
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic import operation_events as operations
@@ -51,6 +52,7 @@ from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 
 log = get_logger(__name__)
+T = TypeVar("T")
 
 COUNTED_MAX = 1_000
 """Topics that are led no longer and still have a state in the counters, besides as many as are led."""
@@ -86,7 +88,7 @@ class ScalableTopicService:
         """`cache` may be shared with other readers of the same records on this broker."""
         self.settings = settings
         self._place, self._host, self._rules = place, segments, rules
-        self._clock, self._chance = clock, chance
+        self._activation, self._clock, self._chance = activation, clock, chance
         self.records = RecordStore(store, terms := LeaderTerms(store, broker), cache or RecordCache())
         self.policies = EffectivePolicies(settings.auto_scale_policy, rules, self.records)
         self.controllers = TopicControllers(
@@ -287,7 +289,16 @@ class ScalableTopicService:
             controller.ops.limits = self.settings.limits(own, await self._rules.auto_scale_policy(topic.namespace_path))
             return await controller.ask(call)
 
-        return await self.controllers.call(topic, work)
+        return await self._led(topic, work)
+
+    async def _led(self, topic: TopicName, work: Callable[[TopicController], Awaitable[T]]) -> T:
+        """Raises TopicNotMigrated instead of TopicGone if the topic is a regular one."""
+        try:
+            return await self.controllers.call(topic, work)
+        except TopicGone as error:
+            if await self._activation.regular(topic) is None:
+                raise
+            raise TopicNotMigrated(topic) from error
 
     # auto-scale policies ----------------------------------------------------------------------------------------------
     async def auto_scale_policy(self, namespace: str, topic: TopicName | None = None) -> AutoScalePolicy:
@@ -401,7 +412,7 @@ class ScalableTopicService:
                 instance=request.instance,
             )
 
-        return await self.controllers.call(topic, work)
+        return await self._led(topic, work)
 
     async def _group(self, controller: TopicController, request: Registration) -> GroupCoordinator:
         """The coordinator of the subscription, which is created if it does not exist."""

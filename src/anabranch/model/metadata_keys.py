@@ -1,6 +1,7 @@
 """Keys of scalable topics in the metadata store. Names in, keys out; local names are percent-encoded.
 
 /topics/TENANT/NAMESPACE/NAME                     the topic record, at the path that PIP-468 defines
+/partitioned/persistent/TENANT/NAMESPACE/NAME     number of partitions of a regular topic
 /topics/TENANT/NAMESPACE/NAME/segments/ID/load    load of an active segment, at the path that PIP-483 defines
 
 The broker (name conflicts, layouts of segments) and the controller read the same record, so its key is defined here.
@@ -13,6 +14,7 @@ from anabranch.model.errors import BadName
 from anabranch.model.names import TopicName
 
 SCALABLE_TOPICS = "/topics"
+PARTITIONED_TOPICS = "/partitioned/persistent"
 
 
 def scalable_namespace_key(namespace: str) -> str:

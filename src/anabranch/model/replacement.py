@@ -101,14 +101,14 @@ def plan_merge(layout: Layout, segment_ids: Iterable[int], *, now_ms: int, limit
 def plan_migration(
     layout: Layout, *, now_ms: int, limits: LayoutLimits, routing: Routing = RANGE_LOW16, bucket_budget: int = 1
 ) -> Replacement:
-    """Turn a synthetic layout of N partitions into N real segments."""
+    """Turn a synthetic layout of N partitions into N real segments. The layout keeps the hash of the partitions."""
     if layout.routing.kind is not RoutingKind.MOD_N:
         raise BadSplit("the topic is scalable already")
     count = len(layout.active)
     limits.check_active(count)
     buckets = max(1, bucket_budget // count)
     plan = _plan(layout, OperationKind.MIGRATION, list(layout.active), initial_ranges(count), now_ms, buckets, 0)
-    return replace(plan, routing=routing)
+    return replace(plan, routing=replace(routing, partition_hash=layout.routing.partition_hash))
 
 
 def reserved(layout: Layout, plan: Replacement) -> Layout:

@@ -670,20 +670,22 @@ class CommandProducerSuccess(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., schema_version: _Optional[bytes] = ..., topic_epoch: _Optional[int] = ..., producer_ready: _Optional[bool] = ..., credit_bytes: _Optional[int] = ..., credit_messages: _Optional[int] = ..., ancestors: _Optional[_Iterable[_Union[AncestorSequence, _Mapping]]] = ..., last_note: _Optional[bytes] = ...) -> None: ...
 
 class AncestorSequence(_message.Message):
-    __slots__ = ("segment_id", "hash_start", "hash_end", "last_sequence_id", "ring_hash", "note")
+    __slots__ = ("segment_id", "hash_start", "hash_end", "last_sequence_id", "ring_hash", "partition_hash", "note")
     SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
     HASH_START_FIELD_NUMBER: _ClassVar[int]
     HASH_END_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     RING_HASH_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_HASH_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     segment_id: int
     hash_start: int
     hash_end: int
     last_sequence_id: int
     ring_hash: str
+    partition_hash: str
     note: bytes
-    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., last_sequence_id: _Optional[int] = ..., ring_hash: _Optional[str] = ..., note: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., last_sequence_id: _Optional[int] = ..., ring_hash: _Optional[str] = ..., partition_hash: _Optional[str] = ..., note: _Optional[bytes] = ...) -> None: ...
 
 class CommandSend(_message.Message):
     __slots__ = ("producer_id", "sequence_id", "num_messages", "txnid_least_bits", "txnid_most_bits", "highest_sequence_id", "is_chunk", "marker", "message_id")
@@ -1348,7 +1350,7 @@ class SegmentBrokerAddress(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., broker_url: _Optional[str] = ..., broker_url_tls: _Optional[str] = ...) -> None: ...
 
 class ScalableTopicDAG(_message.Message):
-    __slots__ = ("epoch", "segments", "segment_brokers", "controller_broker_url", "controller_broker_url_tls", "incarnation", "ring_hash", "plan")
+    __slots__ = ("epoch", "segments", "segment_brokers", "controller_broker_url", "controller_broker_url_tls", "incarnation", "ring_hash", "partition_hash", "plan")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_BROKERS_FIELD_NUMBER: _ClassVar[int]
@@ -1356,6 +1358,7 @@ class ScalableTopicDAG(_message.Message):
     CONTROLLER_BROKER_URL_TLS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RING_HASH_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_HASH_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     segments: _containers.RepeatedCompositeFieldContainer[SegmentInfoProto]
@@ -1364,8 +1367,9 @@ class ScalableTopicDAG(_message.Message):
     controller_broker_url_tls: str
     incarnation: int
     ring_hash: str
+    partition_hash: str
     plan: PlannedChange
-    def __init__(self, epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping]]] = ..., segment_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping]]] = ..., controller_broker_url: _Optional[str] = ..., controller_broker_url_tls: _Optional[str] = ..., incarnation: _Optional[int] = ..., ring_hash: _Optional[str] = ..., plan: _Optional[_Union[PlannedChange, _Mapping]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping]]] = ..., segment_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping]]] = ..., controller_broker_url: _Optional[str] = ..., controller_broker_url_tls: _Optional[str] = ..., incarnation: _Optional[int] = ..., ring_hash: _Optional[str] = ..., partition_hash: _Optional[str] = ..., plan: _Optional[_Union[PlannedChange, _Mapping]] = ...) -> None: ...
 
 class PlannedChange(_message.Message):
     __slots__ = ("operation_id", "parent_ids", "children", "child_brokers")

@@ -111,6 +111,8 @@ def layout_update(
         dag.incarnation = incarnation
         if layout.routing.kind is RoutingKind.RANGE:
             dag.ring_hash = layout.routing.ring_hash.value
+        else:
+            dag.partition_hash = layout.routing.partition_hash.value
         if plan is not None:
             dag.plan.operation_id = operation_id
             dag.plan.parent_ids.extend(plan.parent_ids)

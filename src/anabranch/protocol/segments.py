@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.model.routing import RingHash
+from anabranch.model.routing import Routing
 from anabranch.model.segment import Segment
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame
 
 
 def ancestor_sequence(
-    segment: Segment, ring_hash: RingHash | None, last_sequence_id: int, note: bytes = b""
+    segment: Segment, routing: Routing, last_sequence_id: int, note: bytes = b""
 ) -> pb.AncestorSequence:
-    """A producer's state in one ancestor. `ring_hash` None: the ancestor was routed mod-n."""
+    """A producer's state in one ancestor. `routing` of the topic; a partition of a regular topic was routed mod-n."""
+    is_modulo = segment.legacy_topic_name is not None
     return pb.AncestorSequence(
         segment_id=segment.segment_id,
         hash_start=segment.hash_range.start,
         hash_end=segment.hash_range.end,
         last_sequence_id=last_sequence_id,
-        ring_hash=None if ring_hash is None else ring_hash.value,
+        ring_hash=None if is_modulo else routing.ring_hash.value,
+        partition_hash=routing.partition_hash.value if is_modulo else None,
         note=note or None,
     )
 

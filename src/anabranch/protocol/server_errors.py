@@ -17,6 +17,7 @@ SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
     "already-exists": ServerError.NotAllowedError,
     "not-found": ServerError.TopicNotFound,
     "topic-not-found": ServerError.TopicNotFound,
+    "topic-not-migrated": ServerError.TopicNotFound,
     "subscription-not-found": ServerError.SubscriptionNotFound,
     "consumer-not-found": ServerError.ConsumerNotFound,
     "busy": ServerError.ConsumerBusy,

@@ -43,6 +43,7 @@ STATUS = {
     "no-metadata-migration": 409,
     "target-not-empty": 409,
     "not-partitioned": 409,
+    "topic-not-migrated": 409,
     "bad-name": 412,
     "busy": 412,
     "not-allowed": 412,

@@ -19,6 +19,7 @@ from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord, planned
 from anabranch.controller.records.topic_record_codec import encode_record
+from anabranch.controller.regular_topics import RegularTopic
 from anabranch.controller.topic.leader_terms import LeaderTerms
 from anabranch.metadata.interface import ANY, Versioned
 from anabranch.metadata.memory.store import MemoryStore
@@ -80,8 +81,8 @@ class Nursery:
     async def activate(self, topic: TopicName) -> None:
         self.woken.append(topic)
 
-    async def partitions(self, topic: TopicName) -> int:
-        return 0
+    async def regular(self, topic: TopicName, *, create: bool = False) -> RegularTopic | None:
+        return None
 
 
 class World:

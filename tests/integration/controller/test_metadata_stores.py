@@ -13,6 +13,7 @@ import pytest
 
 from anabranch.controller.events import TopicGone
 from anabranch.controller.interface import LayoutView, Registration, Start, SubscriptionKind
+from anabranch.controller.regular_topics import RegularTopic
 from anabranch.controller.service import ScalableTopicService
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.metadata.interface import MetadataStore
@@ -39,8 +40,8 @@ class Rules(NoRules):
     async def activate(self, topic: TopicName) -> None:
         return
 
-    async def partitions(self, topic: TopicName) -> int:
-        return 0
+    async def regular(self, topic: TopicName, *, create: bool = False) -> RegularTopic | None:
+        return None
 
 
 class Listener:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.admin.namespace_rules import regular_name
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.settings import BrokerSettings
 from anabranch.controller.interface import TopicExists
+from anabranch.controller.regular_topics import regular_name
 from anabranch.model.errors import AlreadyExists, Error, NotFound
 from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName

@@ -15,6 +15,7 @@ from anabranch.controller.events import TopicGone
 from anabranch.controller.interface import AssignedSegments
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import decode_record
+from anabranch.controller.regular_topics import RegularTopic
 from anabranch.controller.segment_host import (
     Answer,
     FencingToken,
@@ -185,8 +186,8 @@ class NoActivation:
     async def activate(self, topic: TopicName) -> None:
         return
 
-    async def partitions(self, topic: TopicName) -> int:
-        return 0
+    async def regular(self, topic: TopicName, *, create: bool = False) -> RegularTopic | None:
+        return None
 
 
 class Link:

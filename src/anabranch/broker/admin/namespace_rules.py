@@ -9,16 +9,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anabranch.broker.admin.auto_scale import NAMESPACE_KEY
+from anabranch.broker.admin.partition_hashes import PartitionHashes
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.services import Services
+from anabranch.controller.interface import RegularTopic, regular_name
 from anabranch.model.errors import AlreadyExists
-from anabranch.model.names import Domain, TopicName
+from anabranch.model.names import TopicName
 
 
 class ScalableRules:
     def __init__(self, services: Callable[[], Services], admin: ScalableAdmin, auto_create_segments: int) -> None:
         self._services, self._admin, self._auto_create_segments = services, admin, auto_create_segments
+        self._hashes = PartitionHashes(services)
 
     # -- `controller.rules.Rules`
 
@@ -57,10 +60,10 @@ class ScalableRules:
     async def activate(self, topic: TopicName) -> None:
         await self._admin.wake(str(topic))
 
-    async def partitions(self, topic: TopicName) -> int:
-        return await self._services().catalog.partitions(topic)
-
-
-def regular_name(topic: TopicName) -> TopicName:
-    """The regular topic of the same name."""
-    return TopicName(Domain.PERSISTENT, topic.tenant, topic.namespace, topic.scalable.local)
+    async def regular(self, topic: TopicName, *, create: bool = False) -> RegularTopic | None:
+        catalog, name = self._services().catalog, regular_name(topic)
+        if create:
+            await catalog.partitions_or_create(name, auto_create=True)
+        if not await catalog.is_regular(name):
+            return None
+        return RegularTopic(name, await catalog.partitions(name), await self._hashes.of_topic(name))

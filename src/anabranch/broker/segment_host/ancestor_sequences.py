@@ -15,7 +15,7 @@ from anabranch.broker.publish.sequence_ids import Last
 from anabranch.broker.segment.key_range_check import KeyRangeCheck
 from anabranch.broker.segment_host.topic_layouts import ScalableTopic, TopicLayouts, find_segment
 from anabranch.model.names import TopicName
-from anabranch.model.routing import RingHash, RoutingKind
+from anabranch.model.routing import RoutingKind
 from anabranch.model.segment import Segment, backing_topic
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.segments import ancestor_sequence
@@ -68,15 +68,12 @@ class AncestorSequences:
         had = [(one, last) for one, last in zip(found, lasts, strict=True) if last is not None]
         if since is None:
             minimal = minimal_ancestors([(one, last.sequence) for one, last in had])
-            return [ancestor_sequence(one, self._ring_hash(topic, one), last) for one, last in minimal]
+            return [ancestor_sequence(one, topic.layout.routing, last) for one, last in minimal]
         return [
-            ancestor_sequence(one, self._ring_hash(topic, one), last.sequence, last.note)
+            ancestor_sequence(one, topic.layout.routing, last.sequence, last.note)
             for one, last in had
             if last.sequence >= since
         ]
-
-    def _ring_hash(self, topic: ScalableTopic, segment: Segment) -> RingHash | None:
-        return None if segment.legacy_topic_name is not None else topic.layout.routing.ring_hash
 
     def _remembered(self, key: _Key) -> Last | None:
         if key not in self._known:

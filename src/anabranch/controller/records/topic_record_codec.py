@@ -16,6 +16,7 @@ from anabranch.metadata.interface import VALUE_BYTES_MAX
 from anabranch.model.errors import Error
 from anabranch.model.hashrange import BadRange, HashRange
 from anabranch.model.layout import Layout
+from anabranch.model.partition_hash import PartitionHash
 from anabranch.model.position import Position
 from anabranch.model.replacement import OperationKind, Replacement
 from anabranch.model.routing import MOD_N, RANGE_LOW16, RingHash, Routing, RoutingKind
@@ -194,14 +195,22 @@ def _segment(fields: dict[str, Any]) -> Segment:
 
 
 def _routing_json(routing: Routing) -> dict[str, str]:
-    if routing.kind is RoutingKind.MOD_N:
-        return {"kind": routing.kind.value}
-    return {"kind": routing.kind.value, "ringHash": routing.ring_hash.value}
+    """The partition hash of a migrated topic is that of its first segments, which were partitions."""
+    value = {"kind": routing.kind.value}
+    if routing.kind is RoutingKind.RANGE:
+        value["ringHash"] = routing.ring_hash.value
+    if routing.partition_hash is not PartitionHash.MURMUR3:
+        value["partitionHash"] = routing.partition_hash.value
+    return value
 
 
 def _routing(value: Mapping[str, Any] | None, segments: Mapping[int, Segment]) -> Routing:
     if value is not None:
-        return Routing(RoutingKind(value["kind"]), RingHash(value.get("ringHash", RingHash.LOW16)))
+        return Routing(
+            RoutingKind(value["kind"]),
+            RingHash(value.get("ringHash", RingHash.LOW16)),
+            PartitionHash(value.get("partitionHash", PartitionHash.MURMUR3)),
+        )
     # Pulsar's clients infer it just so: partitions of a regular topic and nothing else are chosen by modulo
     is_synthetic = all(segment.legacy_topic_name is not None for segment in segments.values() if segment.is_active)
     return MOD_N if is_synthetic else RANGE_LOW16

@@ -109,5 +109,6 @@ def test_layout_on_the_wire_is_built_from_cached_segments(lives: list[Layout]) -
                 segment_brokers=broker_addresses(ordered if extensions else layout.active, brokers),
                 incarnation=3 if extensions else None,
                 ring_hash=dag.ring_hash if extensions and dag.HasField("ring_hash") else None,
+                partition_hash=dag.partition_hash if extensions and not dag.HasField("ring_hash") else None,
             )
             assert dag == wanted
