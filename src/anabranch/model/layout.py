@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from anabranch.model.hashrange import RING_MAX, initial_ranges, joined
+from anabranch.model.hashrange import RING_MAX, HashRange, initial_ranges, joined
 from anabranch.model.keyhash import RING_SIZE
 from anabranch.model.routing import MOD_N, RANGE_LOW16, Routing, RoutingKind, keyless_position, mod_n
 from anabranch.model.segment import BadLayout, Segment, TooManySegments, UnknownSegment, bucket_splits
@@ -81,13 +81,13 @@ class Layout:
         return cls(0, count, made, routing)
 
     @classmethod
-    def synthetic(cls, topics: Sequence[str], *, now_ms: int, routing: Routing = MOD_N) -> Layout:
+    def synthetic(cls, topics: Sequence[str], *, now_ms: int, routing: Routing = MOD_N, epoch: int = 0) -> Layout:
         """The partitions of a regular topic (or the topic itself) as segments, routed mod-n; ranges are unused."""
         made = {
             i: Segment(i, one, created_at_ms=now_ms, legacy_topic_name=topic)
             for i, (one, topic) in enumerate(zip(initial_ranges(len(topics)), topics, strict=True))
         }
-        return cls(0, len(topics), made, routing)
+        return cls(epoch, len(topics), made, routing)
 
     def __getitem__(self, segment_id: int) -> Segment:
         try:
@@ -175,25 +175,49 @@ class Layout:
                 raise BadLayout(f"segment {segment_id} is active and has children")
             if not segment.is_active and not segment.child_ids:
                 raise BadLayout(f"segment {segment_id} is sealed and has no children")
-            self._check_edges(segment)
+        self._check_edges()
 
-    def _check_edges(self, segment: Segment) -> None:
-        one = segment.segment_id
-        for parent in segment.parent_ids:
-            if parent not in self.segments or one not in self.segments[parent].child_ids or parent >= one:
-                raise BadLayout(f"edge {parent} -> {one} is not mutual or not forward")
-        children = []
-        for child in segment.child_ids:
-            if child not in self.segments or one not in self.segments[child].parent_ids or child <= one:
-                raise BadLayout(f"edge {one} -> {child} is not mutual or not forward")
-            children.append(self.segments[child])
-        if not children:
-            return
-        if len({child.parent_ids for child in children}) > 1:
+    def _check_edges(self) -> None:
+        """All parents of a migration have the same children, so what depends on a tuple of ids is computed once."""
+        childhoods: dict[tuple[int, ...], tuple[frozenset[int], HashRange]] = {}
+        parenthoods: dict[tuple[int, ...], list[frozenset[int]]] = {}
+        for one, segment in self.segments.items():
+            parents, children = segment.parent_ids, segment.child_ids
+            if parents and parents not in parenthoods:
+                parenthoods[parents] = self._children_of(one, parents)
+            if parents and (parents[-1] >= one or any(one not in some for some in parenthoods[parents])):
+                raise BadLayout(f"an edge of {_shown(parents)} -> {one} is not mutual or not forward")
+            if not children:
+                continue
+            if children not in childhoods:
+                childhoods[children] = self._parents_of(one, children)
+            known, covered = childhoods[children]
+            if children[0] <= one or one not in known:
+                raise BadLayout(f"an edge of {one} -> {_shown(children)} is not mutual or not forward")
+            if not covered.covers(segment.hash_range):
+                raise BadLayout(f"the children of segment {one} do not cover it exactly once")
+
+    def _children_of(self, one: int, parents: tuple[int, ...]) -> list[frozenset[int]]:
+        """The children of each of these segments, without repetition."""
+        if not self.segments.keys() >= set(parents):
+            raise BadLayout(f"an edge of {_shown(parents)} -> {one} is not mutual or not forward")
+        return [frozenset(some) for some in {self.segments[parent].child_ids for parent in parents}]
+
+    def _parents_of(self, one: int, children: tuple[int, ...]) -> tuple[frozenset[int], HashRange]:
+        """The parents that all of these segments have, and the range that they cover."""
+        if not self.segments.keys() >= set(children):
+            raise BadLayout(f"an edge of {one} -> {_shown(children)} is not mutual or not forward")
+        known = {self.segments[child].parent_ids for child in children}
+        if len(known) > 1:
             raise BadLayout(f"the children of segment {one} have different parents")
-        covered = joined(child.hash_range for child in children)
-        if covered is None or not covered.covers(segment.hash_range):
+        covered = joined(self.segments[child].hash_range for child in children)
+        if covered is None:
             raise BadLayout(f"the children of segment {one} do not cover it exactly once")
+        return frozenset(known.pop()), covered
+
+
+def _shown(ids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ids[:8])) + (" …" if len(ids) > 8 else "")
 
 
 _Edges = Callable[[Segment], tuple[int, ...]]

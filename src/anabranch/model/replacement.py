@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from anabranch.model.hashrange import FULL, BadRange, HashRange, initial_ranges, joined
-from anabranch.model.layout import Layout, LayoutLimits
+from anabranch.model.layout import NO_LIMITS, Layout, LayoutLimits
 from anabranch.model.routing import RANGE_LOW16, Routing, RoutingKind
 from anabranch.model.segment import (
     BadLayout,
@@ -99,9 +99,15 @@ def plan_merge(layout: Layout, segment_ids: Iterable[int], *, now_ms: int, limit
 
 
 def plan_migration(
-    layout: Layout, *, now_ms: int, limits: LayoutLimits, routing: Routing = RANGE_LOW16, bucket_budget: int = 1
+    layout: Layout,
+    *,
+    now_ms: int,
+    limits: LayoutLimits = NO_LIMITS,
+    routing: Routing = RANGE_LOW16,
+    bucket_budget: int = 1,
 ) -> Replacement:
-    """Turn a synthetic layout of N partitions into N real segments. The layout keeps the hash of the partitions."""
+    """Turn a synthetic layout of N partitions into N real segments. The layout keeps the hash of the partitions. The
+    limit of a topic's segments bounds splits only, so a topic may be migrated with more."""
     if layout.routing.kind is not RoutingKind.MOD_N:
         raise BadSplit("the topic is scalable already")
     count = len(layout.active)
@@ -129,9 +135,9 @@ def replaced(layout: Layout, plan: Replacement, seals: Mapping[int, Seal]) -> La
     before, after = (joined(one.hash_range for one in some) for some in (parents, plan.children))
     if before is None or before != after:
         raise BadLayout(f"children of range {after} do not replace parents of range {before}")
-    epoch = layout.epoch + 1
+    epoch, child_ids = layout.epoch + 1, plan.child_ids
     for parent in parents:
-        done = parent.sealed(epoch, seals[parent.segment_id], plan.child_ids)
+        done = parent.sealed(epoch, seals[parent.segment_id], child_ids)
         # Mod-n routing puts any key into any partition, so for questions about keys the range is the full ring.
         segments[parent.segment_id] = (
             done if layout.routing.kind is RoutingKind.RANGE else replace(done, hash_range=FULL)
@@ -157,11 +163,12 @@ def _plan(
     buckets: int,
     merge_depth: int,
 ) -> Replacement:
+    parent_ids = tuple(sorted(parent.segment_id for parent in parents))
     children = tuple(
         Segment(
             segment_id,
             hash_range,
-            parent_ids=tuple(sorted(parent.segment_id for parent in parents)),
+            parent_ids=parent_ids,
             created_at_epoch=layout.epoch + 1,
             created_at_ms=now_ms,  # children are written to before the change is committed, so they begin with the plan
             entry_bucket_splits=bucket_splits(buckets),

@@ -19,7 +19,8 @@ from enum import StrEnum
 
 from anabranch.model.errors import Busy, Error
 from anabranch.model.layout import Layout
-from anabranch.model.replacement import OperationKind, Replacement, replaced, reserved
+from anabranch.model.replacement import OperationKind, Replacement, plan_migration, replaced, reserved
+from anabranch.model.routing import Routing, RoutingKind
 from anabranch.model.segment import NOT_SEALED, Seal, Segment
 
 
@@ -87,6 +88,45 @@ class FinishedOperation:
 
 
 @dataclass(frozen=True, slots=True)
+class MigratedFrom:
+    """The regular topic that a scalable topic was before its migration. `partitions` 0: it was not partitioned."""
+
+    topic: str
+    partitions: int
+    at_ms: int
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Number of its topics, which the scalable topic's first segments wrap."""
+        return max(1, self.partitions)
+
+    @property
+    def segment_topics(self) -> list[str]:
+        return [self.segment_topic(index) for index in range(self.count)]
+
+    def segment_topic(self, index: int) -> str:
+        return f"{self.topic}-partition-{index}" if self.partitions else self.topic
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationOptions:
+    """How an administrator wants a migration, for the leader that finishes it."""
+
+    force: bool = False  # clients that cannot follow are closed
+    kinds: Mapping[str, str] = field(default_factory=dict)  # subscription -> its kind, if not that of its consumers
+
+    def to_json(self) -> dict[str, object]:
+        return {"force": self.force, "kinds": dict(self.kinds)}
+
+    @classmethod
+    def of(cls, operation: Operation) -> MigrationOptions:
+        kinds = operation.extra.get("kinds")
+        found = {str(name): str(kind) for name, kind in kinds.items()} if isinstance(kinds, Mapping) else {}
+        return cls(bool(operation.extra.get("force")), found)
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRecord:
     layout: Layout
     incarnation: int = 0  # another number after the topic was deleted and created again
@@ -97,7 +137,7 @@ class TopicRecord:
     last_split_at_ms: int = NOT_SEALED  # -1: never. Cooldowns of auto-scaling start here
     last_merge_at_ms: int = NOT_SEALED
     auto_scale_policy: Mapping[str, object] | None = None
-    migrated_from: object = None  # as PIP-475 defines it; kept unchanged
+    migrated_from: MigratedFrom | None = None  # the regular topic that it was
     garbage: tuple[Segment, ...] = ()  # by id
     is_deleting: bool = False  # only the deletion continues
     extra: Mapping[str, object] = field(default_factory=dict)  # unknown fields of a newer version, kept unchanged
@@ -109,6 +149,11 @@ class TopicRecord:
     @property
     def segments(self) -> Mapping[int, Segment]:
         return self.layout.segments
+
+    @property
+    def is_migrating(self) -> bool:
+        """Its migration is not committed: it may still be undone, and clients do not see it."""
+        return self.operation is not None and self.operation.plan.kind is OperationKind.MIGRATION
 
     @property
     def planned_children(self) -> tuple[Segment, ...]:
@@ -140,6 +185,33 @@ def planned(record: TopicRecord, operation_id: str, plan: Replacement, *, now_ms
         raise OperationRunning(record.operation)
     operation = Operation(operation_id, plan, Phase.CREATE, now_ms, reason)
     return replace(record, layout=reserved(record.layout, plan), operation=operation)
+
+
+def migration_planned(
+    origin: MigratedFrom,
+    operation_id: str,
+    *,
+    incarnation: int,
+    epoch: int,
+    routing: Routing,
+    options: MigrationOptions,
+) -> TopicRecord:
+    """PLAN of a migration: the first record of the scalable topic. Its layout is that of the regular topic, with the
+    `epoch` that layout sessions have seen."""
+    layout = Layout.synthetic(origin.segment_topics, now_ms=origin.at_ms, routing=routing, epoch=epoch)
+    children = Routing(RoutingKind.RANGE, partition_hash=routing.partition_hash)
+    plan = plan_migration(layout, now_ms=origin.at_ms, routing=children)
+    record = TopicRecord(layout, incarnation, migrated_from=origin)
+    record = planned(record, operation_id, plan, now_ms=origin.at_ms, reason="migration of a regular topic")
+    assert record.operation is not None
+    return replace(record, operation=replace(record.operation, extra=options.to_json()))
+
+
+def undoing(record: TopicRecord, operation_id: str, reason: str) -> TopicRecord:
+    """A migration is undone: the partitions are released, then the record is removed. No partition is sealed, and none
+    will be."""
+    operation = record.running(operation_id)
+    return replace(record, operation=replace(operation, reason=reason), is_deleting=True)
 
 
 def sealing(record: TopicRecord, operation_id: str) -> TopicRecord:
@@ -181,6 +253,8 @@ def pruned(record: TopicRecord, segment_ids: Iterable[int]) -> TopicRecord:
         raise OperationRunning(record.operation)
     gone = [record.layout[one] for one in sorted(set(segment_ids))]
     layout = record.layout.pruned(segment.segment_id for segment in gone)
+    # A thousand partitions have a thousand children each.
+    gone = [one if one.legacy_topic_name is None else replace(one, child_ids=()) for one in gone]
     return replace(record, layout=layout, garbage=(*record.garbage, *gone))
 
 

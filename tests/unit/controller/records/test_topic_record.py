@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.controller.records.topic_record import (
+    MigratedFrom,
     NoSuchOperation,
     OperationRunning,
     Outcome,
@@ -49,7 +50,8 @@ def fields(record: TopicRecord) -> dict[str, Any]:
 
 class TestJson:
     def test_json_has_the_field_names_of_pip_468(self) -> None:
-        value = fields(begun(replace(FRESH, auto_scale_policy={"enabled": True}, migrated_from={"topic": "x"})))
+        before = replace(FRESH, auto_scale_policy={"enabled": True}, migrated_from=MigratedFrom("x", 2, 5))
+        value = fields(begun(before))
         assert set(value) == {
             "format", "epoch", "nextSegmentId", "segments", "properties", "autoScalePolicy", "migratedFrom",
             "incarnation", "routing", "leaderTerm", "operation", "lastSplitAtMs", "lastMergeAtMs", "garbage",
