@@ -9,6 +9,18 @@ class TopicNotFound(NotFound):
     code = "topic-not-found"
 
 
+class TopicMigrated(NotFound):
+    """The regular topic is a scalable topic now. Its code is one that stock clients treat as final."""
+
+    code = "topic-migrated"
+
+
+class TopicMigrating(Error):
+    """The regular topic is being migrated, which may still be undone. Stock clients keep their connection and retry."""
+
+    code, retryable = "topic-migrating", True
+
+
 class FewerPartitions(BadRequest):
     """The number of partitions can only grow."""
 

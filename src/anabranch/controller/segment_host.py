@@ -64,6 +64,13 @@ class SegmentSealed(HostError):
     code = "segment-sealed"
 
 
+class NotPlanned(HostError):
+    """The topic's record does not want this regular topic as a segment: the migration was undone, or the topic cannot
+    be migrated."""
+
+    code = "not-planned"
+
+
 class OtherIncarnation(HostError):
     """The segment belongs to another incarnation of the topic, which must be deleted first."""
 
@@ -246,8 +253,30 @@ class Hold:
     position: Position | None
 
 
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """The regular topic `segment.name` becomes a segment, if the topic's record still wants that: from now on no client
+    is admitted that cannot follow its migration. With `force` such clients are closed. Answered by Adopted; NotPlanned
+    if the migration is over."""
+
+    operation: str
+    segment: SegmentRef
+    force: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Undoes Adopt: the topic is the regular topic that it was, without the cursors that it got as a segment. Answered
+    by Done, also if it was never adopted."""
+
+    operation: str
+    segment: SegmentRef
+
+
 Request = (
     Create
+    | Adopt
+    | Release
     | Fence
     | Seal
     | Delete
@@ -287,6 +316,29 @@ class SealFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class OldClient:
+    """A producer or consumer of a regular topic that cannot follow a migration."""
+
+    role: str  # producer or consumer
+    name: str
+    address: str
+    version: str  # of its client library
+    subscription: str = ""  # of a consumer
+
+    def __str__(self) -> str:
+        of = f" of {self.subscription}" if self.subscription else ""
+        return f"{self.role} {self.name}{of} at {self.address} ({self.version})"
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The topic is a segment. `subscriptions`: the durable ones, and whether their consumers share messages."""
+
+    clients: tuple[OldClient, ...] = ()
+    subscriptions: tuple[tuple[str, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The state of a segment."""
 
@@ -296,7 +348,7 @@ class Status:
     drained: frozenset[tuple[str, int]] = frozenset()  # subscriptions that have drained it, with their rewind counts
 
 
-Answer = Done | Moved | SealFacts | Status
+Answer = Done | Moved | SealFacts | Adopted | Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
     "not-found": ServerError.TopicNotFound,
     "topic-not-found": ServerError.TopicNotFound,
     "topic-not-migrated": ServerError.TopicNotFound,
+    "topic-migrated": ServerError.TopicNotFound,
+    # Stock clients retry after this error and keep their connection; the migration may still be undone.
+    "topic-migrating": ServerError.MetadataError,
     "subscription-not-found": ServerError.SubscriptionNotFound,
     "consumer-not-found": ServerError.ConsumerNotFound,
     "busy": ServerError.ConsumerBusy,

@@ -13,6 +13,8 @@ from typing import assert_never
 
 from anabranch.broker.segment.reader_fence import ReaderFence
 from anabranch.controller.segment_host import (
+    Adopt,
+    Adopted,
     Answer,
     ClearBacklog,
     CloseReader,
@@ -36,6 +38,7 @@ from anabranch.controller.segment_host import (
     OtherIncarnation,
     Rates,
     Refilled,
+    Release,
     Request,
     Seal,
     SealFacts,
@@ -95,6 +98,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.segments: dict[TopicName, StoredSegment] = {}
+        self.regular: dict[TopicName, dict[str, bool]] = {}  # subscriptions of regular topics, and whether shared
         self._tokens: dict[TopicName, FencingToken] = {}  # kept when the segment is deleted: that is the fence
         self._listeners: list[Callable[[HostEvent], None]] = []
         self._closers: list[Callable[[SegmentRef, str, str], None]] = []
@@ -109,6 +113,8 @@ class Shelf:
 
     # requests ---------------------------------------------------------------------------------------------------------
     def apply(self, token: FencingToken, request: Request, now_ms: int) -> Answer:
+        if isinstance(request, Adopt | Release):
+            return self._apply_to_partition(token, request)
         found = self._admit(token, request)
         if isinstance(found, Done):
             return found
@@ -119,6 +125,20 @@ class Shelf:
                 return self._fence_readers(found, request)
             case _:
                 return self._apply_to_cursor(found, request)
+
+    def _apply_to_partition(self, token: FencingToken, request: Adopt | Release) -> Answer:
+        """A partition of a regular topic (`regular`) becomes a segment, or is released."""
+        ref = request.segment
+        if isinstance(request, Adopt):
+            self._admit(token, request)
+            found = self.segments.setdefault(ref.name, StoredSegment(ref, request.operation))
+            for name in self.regular.get(ref.name, {}):
+                self._add_cursor(found, CursorSpec(name, Start.EARLIEST))
+            return Adopted((), tuple(sorted(self.regular.get(ref.name, {}).items())))
+        self._admit(token, request)
+        self.segments.pop(ref.name, None)
+        self._tokens.pop(ref.name, None)
+        return Done()
 
     def _admit(self, token: FencingToken, request: Request) -> StoredSegment | Done | None:
         """Checks token and incarnation. The segment, None if it does not exist, or Done if nothing is left to do."""

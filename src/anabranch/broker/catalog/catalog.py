@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from anabranch.broker.catalog.migrated_topics import MigratedTopic, migrated_topic
 from anabranch.broker.catalog.name_conflicts import resolve_for_regular, resolve_for_scalable
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER, Policies
 from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TooManyTopics, TopicNotFound
@@ -258,16 +259,37 @@ class Catalog:
 
     async def clear_name(self, topic: TopicName) -> None:
         """For a scalable topic that is led: deletes what an interrupted creation of this regular one left."""
-        await resolve_for_scalable(self._store, self.topic_key(topic), self._partitioned_key(topic))
+        await resolve_for_scalable(self._store, topic, self.topic_key(topic), self._partitioned_key(topic))
 
-    async def check_regular(self, topic: TopicName) -> None:
-        """TopicNotFound, as with Pulsar, if the name belongs to a scalable topic."""
+    async def migrated(self, topic: TopicName, *, is_fresh: bool = False) -> MigratedTopic | None:
+        """The migration of the regular topic with this name, or of which this is a partition."""
+        if topic.domain is not Domain.PERSISTENT:
+            return None
+        if is_fresh:
+            await self._store.sync()
+        found = await self._store.get(scalable_topic_key(topic))
+        return None if found is None else migrated_topic(found.value)
+
+    async def check_not_migrated(self, topic: TopicName) -> None:
+        """TopicMigrated, TopicMigrating."""
+        migrated = await self.migrated(topic)
+        if migrated is not None:
+            raise migrated.error(topic)
+
+    async def check_regular(self, topic: TopicName) -> bool:
+        """TopicNotFound, as with Pulsar, if the name belongs to a scalable topic; TopicMigrated, TopicMigrating for an
+        old name. Returns whether a segment wraps the topic: its owner knows which clients it admits."""
         if topic.domain not in _REGULAR or not await self.is_scalable(topic):
-            return
+            return False
+        migrated = await self.migrated(topic)
+        if migrated is not None:
+            if str(topic) in migrated.wrapped:
+                return True
+            raise migrated.error(topic)
         if await self.exists(topic) or await self.partitions(topic):  # a creator crashed between write and check
             try:
                 await self.resolve_name_conflict(topic)
-                return
+                return False
             except AlreadyExists:
                 pass  # the scalable topic stays
         raise TopicNotFound(f"Topic {topic} not found: {topic.scalable} is a scalable topic")
@@ -361,6 +383,7 @@ class Catalog:
         found = await self._store.get(self._partitioned_key(topic))
         if found is None:
             raise TopicNotFound(f"no such partitioned topic: {topic}")
+        await self.check_not_migrated(topic)
         record = json.loads(found.value)
         before = int(record["partitions"])
         if count < before:
@@ -371,6 +394,22 @@ class Catalog:
             earlier = [before, *record.get("earlierPartitions", ())][:EARLIER_COUNTS_MAX]
             grown = json.dumps({**record, "partitions": count, "earlierPartitions": earlier}).encode()
             await self._store.put(self._partitioned_key(topic), grown, expected=found.version)
+
+    async def hold_partitions(self, topic: TopicName, count: int) -> bool:
+        """Called when a migration is planned: a growth or deletion of the partitioned topic that has begun before fails
+        from now on. False if its number of partitions is another one."""
+        for _ in range(CAS_TRIES):
+            await self._store.sync()
+            found = await self._store.get(self._partitioned_key(topic))
+            known = 0 if found is None else int(json.loads(found.value)["partitions"])
+            if found is None or known != count:
+                return known == count
+            try:
+                await self._store.put(self._partitioned_key(topic), found.value, expected=found.version)
+            except (VersionMismatch, KeyMissing):
+                continue
+            return True
+        return False
 
     async def delete_partitioned(self, topic: TopicName) -> None:
         try:
@@ -406,8 +445,8 @@ class Catalog:
         """Whether the topic exists; TopicNotFound if it does not and may not be created."""
         holds = await self.effective(topic.namespace_path)
         _check_local(holds, topic.namespace_path)
-        await self.check_regular(topic)
-        if await self.exists(topic):
+        is_wrapped = await self.check_regular(topic)
+        if await self.exists(topic) or is_wrapped:
             return True
         index = topic.partition_index
         if index >= 0 and (count := await self.partitions(topic.base)) > 0:

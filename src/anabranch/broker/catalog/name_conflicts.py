@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 
+from anabranch.broker.catalog.migrated_topics import migrated_topic
 from anabranch.metadata.interface import KeyMissing, MetadataStore, Version, VersionMismatch
 from anabranch.model.errors import AlreadyExists
 from anabranch.model.metadata_keys import scalable_topic_key
@@ -40,7 +41,7 @@ async def resolve_for_regular(store: MetadataStore, topic: TopicName, *, sync: b
         found = await store.get(scalable_topic_key(topic))
         if found is None:
             return
-        if int(json.loads(found.value).get("leaderTerm", 0)) > 0:
+        if b'"migratedFrom"' in found.value or int(json.loads(found.value).get("leaderTerm", 0)) > 0:
             raise AlreadyExists(f"{topic.scalable} already exists: a regular topic cannot have its name")
         try:
             await store.delete(scalable_topic_key(topic), expected=found.version)
@@ -48,8 +49,16 @@ async def resolve_for_regular(store: MetadataStore, topic: TopicName, *, sync: b
             continue  # it got its first term, or was deleted, meanwhile
 
 
-async def resolve_for_scalable(store: MetadataStore, record_key: str, partitioned_key: str) -> None:
-    """For a scalable topic that is led: deletes the records of a regular one that never admitted a client."""
+async def resolve_for_scalable(store: MetadataStore, topic: TopicName, record_key: str, partitioned_key: str) -> None:
+    """For a scalable topic that is led: deletes the records of a regular one that never admitted a client. A topic that
+    was migrated wraps the regular one's topics; only its number of partitions is obsolete, once it is committed."""
+    scalable = await store.get(scalable_topic_key(topic))
+    migrated = None if scalable is None else migrated_topic(scalable.value)
+    if migrated is not None:
+        found = None if migrated.is_running else await store.get(partitioned_key)
+        if found is not None:
+            await _remove(store, partitioned_key, found.version)
+        return
     found = await store.get(record_key)
     if found is not None and decode_record(found.value).epoch == 1:
         await _remove(store, record_key, found.version)

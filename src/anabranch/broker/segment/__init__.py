@@ -4,6 +4,7 @@ The package must not know where requests come from, nor which segments follow wh
 
 | module | what it is |
 |---|---|
+| `adopted_topic` | a regular topic becomes a segment by a migration, or is released |
 | `key_range_check` | checks that a producer routes keys as the topic does |
 | `key_sampler` | histogram of the segment's load by hash, and a hot key, from sampled entries |
 | `owned_segment` | a loaded segment: seal, cursors, readers, drain events |

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from anabranch.broker.close_notifications import notify_consumer_closed
-from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound
+from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound, TopicMigrated, TopicMigrating
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.sequence_ids import STATE, Sequences
 from anabranch.broker.segment.key_range_check import KeyRangeCheck
@@ -37,9 +37,10 @@ from anabranch.controller.segment_host import (
     SubscriptionSeen,
 )
 from anabranch.model.errors import Error, NotAllowed
-from anabranch.model.names import TopicName
+from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import replies
+from anabranch.protocol.managed_clients import is_managed
 from anabranch.protocol.server_errors import ServerError, refusal_code
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.garbage import weak_call
@@ -142,6 +143,22 @@ class OwnedSegment:
             del self._unproven[producer]
         return taken
 
+    @property
+    def is_adopted(self) -> bool:
+        """Whether it is a regular topic's partition, adopted by a migration."""
+        return self.name.domain is Domain.PERSISTENT
+
+    def check_producer(self, producer: Producer) -> None:
+        self._check_follows(producer.metadata)
+
+    def _check_follows(self, metadata: Mapping[str, str]) -> None:
+        """Raises TopicMigrated, TopicMigrating for clients that do not know that the topic is a segment."""
+        if self.is_adopted and not is_managed(metadata):
+            old, new = self.name.base, self.name.scalable
+            if self.topic.log.is_terminated:
+                raise TopicMigrated(f"TopicMigrated: {old} is now {new}")
+            raise TopicMigrating(f"{old} is being migrated to {new}; try again")
+
     def producer_removed(self, producer: Producer) -> None:
         self._unproven.pop(producer, None)
 
@@ -211,6 +228,8 @@ class OwnedSegment:
         def starts_of() -> Mapping[str, Position]:
             wanted = [spec for spec in specs if spec.subscription not in self.topic.subscriptions]
             for spec in wanted:
+                if self.is_adopted and not self.topic.log.is_terminated and spec.subscription not in self.state.made:
+                    self.state.made.append(spec.subscription)
                 if spec.start is Start.FIRST:
                     state = self.state.of(spec.subscription)
                     state.is_undecided, state.born_at = True, self.topic.log.last_position
@@ -393,6 +412,7 @@ class OwnedSegment:
     # -- subscribing
 
     async def before_subscribe(self, request: SubscribeRequest) -> None:
+        self._check_follows(request.spec.metadata)
         self._check_incarnation(request.spec)
         if not request.durable:
             return
@@ -409,7 +429,8 @@ class OwnedSegment:
             raise ConsumerFenced(f"{self.name.scalable} was created again: {self.name} is of incarnation {own}")
 
     def check_attached(self, request: SubscribeRequest) -> None:
-        """The consumer may have been replaced while it was attached."""
+        """The consumer may have been replaced while it was attached, or the topic may have become a segment."""
+        self._check_follows(request.spec.metadata)
         if request.durable:
             self._check_admitted(request)
 
@@ -468,7 +489,9 @@ class OwnedSegment:
         """Requests that wait for a cursor find the topic closed."""
         self._awaited.look_again()
 
-    def tombstone(self) -> Mapping[str, str]:
+    def tombstone(self) -> Mapping[str, str] | None:
+        if self.is_adopted:
+            return None  # a late request finds no plan for it
         return tombstone_properties(self.state.fencing_token, self._clock.now_ms())
 
 

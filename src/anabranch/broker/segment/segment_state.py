@@ -8,6 +8,7 @@ A state machine with its two stored forms; never awaits. Every request costs one
 | seal: time, operation, children, fencing token | the same property | the end of the topic (`terminate`), one write |
 | last position | the topic's record | the same |
 | later fencing tokens; moves, drains, rewind counts of cursors | a blob of the topic's state (`dump`) | their cursors |
+| cursors of an adopted regular topic that it did not have before | the same blob | their creation |
 | holds of checkpoint groups | the same blob | the request that sets them |
 | fences of readers | the same blob | the request, or at the latest the first ack of the consumer that raised it |
 | last sequence ids of producers | deduplication of the topic: snapshot, then the log | – |
@@ -78,6 +79,7 @@ class OwnedSegmentState:
     fencing_token: FencingToken
     sealed: SealNote | None = None
     cursors: dict[str, OwnedCursorState] = field(default_factory=dict)
+    made: list[str] = field(default_factory=list)  # cursors that a regular topic got as a segment, until it is sealed
 
     # requests ---------------------------------------------------------------------------------------------------------
     def admit(self, fencing_token: FencingToken) -> None:
@@ -173,7 +175,12 @@ class OwnedSegmentState:
             ]
             for name, one in self.cursors.items()
         }
-        value = {"mandate": [self.fencing_token.term, self.fencing_token.number], "cursors": cursors}
+        value: dict[str, Any] = {
+            "mandate": [self.fencing_token.term, self.fencing_token.number],
+            "cursors": cursors,
+        }
+        if self.made and self.sealed is None:
+            value["made"] = self.made
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
@@ -196,6 +203,7 @@ class OwnedSegmentState:
         if blob:
             saved = json.loads(blob)
             state.fencing_token = max(state.fencing_token, FencingToken(*saved["mandate"]))
+            state.made = list(map(str, saved.get("made", ())))
             for subscription, stored in saved["cursors"].items():
                 said: list[Any] = [*stored, *UNSAID[len(stored) :]]
                 moves, is_drained, rewind_count, is_undecided, generation, holder, hold, born_at, seeks = said

@@ -203,7 +203,9 @@ class ClusterSegmentHost:
 
     async def prepare(self, producer: Producer, owned: OwnedSegment) -> None:
         """Before a producer is added: finds its sequence ids on the ancestors, for clients with our extensions, and the
-        check of its keys."""
+        check of its keys. A partition of a regular topic has no ancestors, and its keys are not routed by range."""
+        if owned.is_adopted:
+            return
         record, segment = await self._ancestors.topic(owned.name)
         if producer.grants_credits:
             producer.ancestors = await self._ancestors.ancestors(

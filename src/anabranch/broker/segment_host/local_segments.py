@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import assert_never
 from weakref import WeakValueDictionary
 
+from anabranch.broker.segment.adopted_topic import adopt, adopted, release
 from anabranch.broker.segment.owned_segment import OwnedSegment, segment_of
 from anabranch.broker.segment.segment_logs import SegmentLogs
 from anabranch.broker.segment.segment_state import (
@@ -24,9 +25,12 @@ from anabranch.broker.segment.segment_state import (
 from anabranch.broker.segment_host.ancestor_sequences import LastSequence
 from anabranch.broker.segment_host.segment_listener import LocalSegmentListener
 from anabranch.broker.segment_host.segment_stats import SegmentRates
+from anabranch.broker.segment_host.topic_layouts import TopicLayouts
+from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.factory import SegmentCreation
 from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.controller.segment_host import (
+    Adopt,
     Answer,
     ClearBacklog,
     CloseReader,
@@ -40,6 +44,8 @@ from anabranch.controller.segment_host import (
     FencingToken,
     GrantReader,
     Hold,
+    NotPlanned,
+    Release,
     Request,
     Seal,
     Seek,
@@ -50,14 +56,22 @@ from anabranch.controller.segment_host import (
     SubscriptionEvent,
 )
 from anabranch.model.errors import AlreadyExists, Error, NotFound, NotReady
-from anabranch.model.names import TopicName
+from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 
 
 class LocalSegments:
-    def __init__(self, topics: TopicRegistry, logs: SegmentLogs, listener: LocalSegmentListener, clock: Clock) -> None:
+    def __init__(
+        self,
+        topics: TopicRegistry,
+        logs: SegmentLogs,
+        listener: LocalSegmentListener,
+        clock: Clock,
+        layouts: TopicLayouts,
+    ) -> None:
         self._topics = topics
+        self._layouts = layouts
         self._clock = clock
         self._logs = logs
         self._listener = listener
@@ -151,14 +165,39 @@ class LocalSegments:
             return await self._logs.clear(name, lambda text: deleted_at_ms(text) < before_ms)
 
     async def _find(self, name: TopicName) -> OwnedSegment | None:
+        if name.domain is Domain.PERSISTENT:
+            return segment_of(await self._regular(name))
         loaded = self._topics.loaded(name)
         if segment_of(loaded) is None and not (await self._logs.peek(name)).exists:
             return None
         return await self._topics.segment(name)
 
+    async def _regular(self, name: TopicName) -> Topic | None:
+        """The regular topic, loaded; also one that is a segment now."""
+        try:
+            found = await self._topics.get(name, create=False)
+        except NotFound:
+            return None
+        return found if isinstance(found, Topic) else None
+
+    async def _adopt(self, fencing_token: FencingToken, request: Adopt) -> Answer:
+        """Only while the topic's record wants it: an undo is in the record before it releases the first partition."""
+        name = request.segment.name
+        record = await self._layouts.read(name.scalable, is_fresh=True)
+        if record is None or (record.incarnation, record.migration) != (request.segment.incarnation, request.operation):
+            raise NotPlanned(f"no migration {request.operation} of {name} is running")
+        topic = await self._regular(name)
+        if topic is None:
+            raise NotPlanned(f"{name} does not exist")
+        segment = await adopt(topic, fencing_token, request, self._clock, self._listener)
+        await self._topics.adopted(topic)
+        return adopted(segment, force=request.force)
+
     async def _absent(self, fencing_token: FencingToken, request: Request) -> Answer:
         """The segment does not exist. The fencing token is stored in a tombstone, or with the creation."""
         ref = request.segment
+        if ref.name.domain is Domain.PERSISTENT:
+            return await self._not_adopted(fencing_token, request)
         known = fencing_token_on((await self._logs.peek(ref.name)).properties)
         check_fencing_token(ref.name, known, fencing_token)
         if isinstance(request, Create):
@@ -171,13 +210,27 @@ class LocalSegments:
         match request:
             case Fence():
                 return Status(exists=False)
-            case Delete() | DeleteCursor() | DenyCursor() | CloseReader() | GrantReader():
+            case Delete() | Release() | DeleteCursor() | DenyCursor() | CloseReader() | GrantReader():
                 return Done()
             case _:
                 raise SegmentMissing(f"{ref} does not exist")
 
+    async def _not_adopted(self, fencing_token: FencingToken, request: Request) -> Answer:
+        match request:
+            case Adopt():
+                return await self._adopt(fencing_token, request)
+            case Fence():
+                return Status(exists=False)
+            case Release() | Delete() | DeleteCursor() | DenyCursor() | CloseReader() | GrantReader():
+                return Done()
+            case _:
+                raise SegmentMissing(f"{request.segment.name} is no segment")
+
     async def _do(self, segment: OwnedSegment, fencing_token: FencingToken, request: Request) -> Answer:
         ref, state = request.segment, segment.state
+        if ref.name.domain is Domain.PERSISTENT and ref.incarnation != state.ref.incarnation:
+            await release(segment)  # the mark of a migration that is over
+            return await self._not_adopted(fencing_token, request)
         state.admit(fencing_token)
         if ref.incarnation != state.ref.incarnation and isinstance(request, Delete | DeleteCursor):
             await segment.flush_segment_state()
@@ -188,6 +241,12 @@ class LocalSegments:
         match request:
             case Create(_, _, cursors):
                 await segment.add_cursors(cursors)
+            case Adopt(_, _, force):
+                await segment.flush_segment_state()
+                return adopted(segment, force=force)
+            case Release():
+                await release(segment)
+                await self._topics.adopted(segment.topic)
             case Fence():
                 await segment.flush_segment_state()
                 return segment.status()

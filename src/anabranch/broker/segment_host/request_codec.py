@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 from anabranch.controller import segment_host as host
 from anabranch.controller.segment_host import (
+    Adopted,
     Answer,
     CursorSpec,
     CursorStats,
@@ -45,6 +46,7 @@ ERRORS: Mapping[str, type[Error]] = {
         host.SegmentMissing,
         host.CursorMissing,
         host.SegmentSealed,
+        host.NotPlanned,
         host.OtherIncarnation,
         host.HostUnavailable,
         host.HostOutcomeUnknown,
@@ -85,7 +87,9 @@ def request_json(fencing_token: FencingToken, request: Request) -> Json:
         case host.Hold():
             value["subscription"] = request.subscription
             value["position"] = None if request.position is None else list(request.position)
-        case host.Fence() | host.Delete():
+        case host.Adopt():
+            value["force"] = request.force
+        case host.Fence() | host.Delete() | host.Release():
             pass
         case _:
             assert_never(request)
@@ -105,6 +109,10 @@ def _request(value: Mapping[str, Any]) -> Request:
     match value["kind"]:
         case "Create":
             return host.Create(operation, segment, tuple(map(_spec, value["cursors"])))
+        case "Adopt":
+            return host.Adopt(operation, segment, bool(value["force"]))
+        case "Release":
+            return host.Release(operation, segment)
         case "Fence":
             return host.Fence(operation, segment)
         case "Seal":
@@ -145,6 +153,9 @@ def answer_json(answer: Answer) -> Json:
             return {"kind": "Moved", "drained": answer.is_drained, "rewinds": answer.rewind_count}
         case SealFacts():
             return {"kind": "SealFacts", **_seal_json(answer)}
+        case Adopted():
+            clients = [[one.role, one.name, one.address, one.version, one.subscription] for one in answer.clients]
+            return {"kind": "Adopted", "clients": clients, "subscriptions": answer.subscriptions}
         case Status():
             return {
                 "kind": "Status",
@@ -167,6 +178,9 @@ def read_answer(value: Mapping[str, Any]) -> Answer:
                 return Moved(bool(value["drained"]), int(value["rewinds"]))
             case "SealFacts":
                 return _seal(value)
+            case "Adopted":
+                clients = tuple(host.OldClient(*map(str, one)) for one in value["clients"])
+                return Adopted(clients, tuple((str(name), bool(shared)) for name, shared in value["subscriptions"]))
             case "Status":
                 sealed = None if value["sealed"] is None else _seal(value["sealed"])
                 drained = frozenset((str(name), int(rewind_count)) for name, rewind_count in value["drained"])

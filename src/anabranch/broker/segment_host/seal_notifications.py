@@ -15,7 +15,7 @@ from anabranch.controller.segment_host import Seal
 from anabranch.model.errors import Error
 from anabranch.model.hashrange import HashRange
 from anabranch.model.names import TopicName
-from anabranch.model.segment import Segment
+from anabranch.model.segment import Segment, backing_topic
 from anabranch.protocol.segments import segment_sealed
 from anabranch.runtime.logs import get_logger
 
@@ -50,6 +50,8 @@ class SealNotifications:
         """The children in the record; None unless it lists all of them."""
         if topic is None or topic.incarnation != request.segment.incarnation:
             return None
+        if topic.migration == request.operation:  # the request of a migration does not name them
+            return topic.planned
         found = [topic.segment(one.name) for one in request.children]
         listed = tuple(one for one in found if one is not None)
         return listed if len(listed) == len(found) else None
@@ -61,13 +63,16 @@ class SealNotifications:
     def notify(self, producer: Producer, segment: OwnedSegment) -> None:
         note = segment.state.sealed
         assert note is not None
-        addresses = ((one.segment_id, self._placement.owner_address(one.name)) for one in note.children)
+        topic, children = segment.name.scalable, self.ready(segment.name)
+        named = [(one.segment_id, one.name) for one in note.children]
+        named = named or [(one.segment_id, backing_topic(topic, one)) for one in children]
+        addresses = ((one, self._placement.owner_address(name)) for one, name in named)
         producer.peer.send(
             segment_sealed(
                 producer.producer_id,
                 note.operation,
                 segment.topic.deduplication.last_sequence(producer.name),
-                self.ready(segment.name),
+                children,
                 [(one, at.service_url, at.service_url_tls) for one, at in addresses if at is not None],
             )
         )

@@ -19,12 +19,14 @@ class ScalableTopic:
     incarnation: int
     layout: Layout
     planned: tuple[Segment, ...] = ()  # children of the running operation
+    migration: str = ""  # id of the running migration, until it is committed or undone
 
     def segment(self, name: TopicName) -> Segment | None:
         """The segment in the layout or in the running operation; clients can attach to no other."""
         descriptor = name.segment
         if descriptor is None:
-            return None
+            one = self.layout.segments.get(max(0, name.partition_index))
+            return one if one is not None and one.legacy_topic_name == str(name) else None
         found = self.layout.segments.get(descriptor.segment_id)
         found = found or next((one for one in self.planned if one.segment_id == descriptor.segment_id), None)
         return found if found is not None and backing_topic(self.name, found) == name else None

@@ -217,6 +217,7 @@ class Topic:
 
     async def add_producer(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
         self.check_open()
+        self.hooks.check_producer(producer)
         if self.log.is_terminated:
             raise TopicTerminated(f"{self.name} is terminated")
         self._check_writable()
@@ -225,7 +226,9 @@ class Topic:
         await free_producer_name(self.producers, producer, self.remove_producer)
         self.check_open()
         check_producer(self.policies, len(self.producers), self.name)
-        return await self.topic_producers.add(producer, known_epoch)
+        admission = await self.topic_producers.add(producer, known_epoch)
+        self.hooks.check_producer(producer)  # it may have become a segment meanwhile
+        return admission
 
     def remove_producer(self, producer: Producer) -> None:
         self.used_at = self._clock.monotonic()
@@ -314,6 +317,8 @@ class Topic:
         except Error:
             self.detach(subscription, consumer)
             raise
+        if request.durable:
+            self.topic_subscriptions.note_type(request.name, is_shared=spec.type.is_shared)
         return subscription, consumer
 
     async def _open_subscription(self, request: SubscribeRequest) -> Subscription:

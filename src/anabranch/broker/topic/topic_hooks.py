@@ -24,6 +24,9 @@ class TopicHooks(Protocol):
     def accept_publishes(self, producer: Producer, publishes: Sequence[Publish]) -> Sequence[Publish]:
         """The publishes that may be stored, in their order. The hook answers the others."""
 
+    def check_producer(self, producer: Producer) -> None:
+        """Called before a producer is added, and when it is."""
+
     def producer_removed(self, producer: Producer) -> None: ...
 
     async def before_subscribe(self, request: SubscribeRequest) -> None:
@@ -58,6 +61,9 @@ class NoTopicHooks:
 
     def accept_publishes(self, producer: Producer, publishes: Sequence[Publish]) -> Sequence[Publish]:
         return publishes
+
+    def check_producer(self, producer: Producer) -> None:
+        return
 
     def producer_removed(self, producer: Producer) -> None:
         return

@@ -7,6 +7,7 @@ did not reconnect after a seek is deleted by the second sweep that finds it with
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable, Mapping
 
 from anabranch.broker.errors import ConsumerBusy, SubscriptionNotFound
@@ -19,9 +20,12 @@ from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.topic.topic_log import TopicLog
 
+TYPES = "subscription-types"
+"""Of the topic's state."""
+
 
 class TopicSubscriptions:
-    __slots__ = ("_abandoned", "_check_open", "_log", "_make", "_tasks", "by_name", "changing")
+    __slots__ = ("_abandoned", "_check_open", "_log", "_make", "_tasks", "by_name", "changing", "shared_types")
 
     def __init__(
         self,
@@ -37,10 +41,21 @@ class TopicSubscriptions:
         self._make = make
         self._tasks = tasks
         self._check_open = check_open
+        self.shared_types: dict[str, bool] = {}  # durable ones: whether the last consumers shared messages
         self._abandoned: set[str] = set()  # readers without a consumer, seen at the last sweep
 
     def load(self) -> None:
+        saved = self._log.state(TYPES)
+        self.shared_types = {str(name): bool(shared) for name, shared in json.loads(saved).items()} if saved else {}
         self.adopt(name for name in self._log.cursors if name != COMPACTION_CURSOR)
+
+    def note_type(self, name: str, *, is_shared: bool) -> None:
+        """A durable subscription has a consumer of this type. Stored with the next write of the topic's state: a
+        migration asks for it after the consumers have left."""
+        if self.shared_types.get(name) != is_shared:
+            self.shared_types = {one: shared for one, shared in self.shared_types.items() if one in self.by_name}
+            self.shared_types[name] = is_shared
+            self._log.save_state_nowait(TYPES, json.dumps(self.shared_types).encode())
 
     def adopt(self, names: Iterable[str]) -> None:
         """Make subscriptions for existing cursors."""

@@ -11,9 +11,11 @@ from anabranch.broker.catalog.policies import Policies, segment_policies
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.segment.owned_segment import OwnedSegment, SegmentListener
 from anabranch.broker.segment.segment_logs import SegmentLogs
+from anabranch.broker.segment.segment_state import PROPERTY
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic.non_persistent_topic import NonPersistentTopic
 from anabranch.broker.topic.topic import Topic
+from anabranch.broker.topic.topic_hooks import TopicHooks
 from anabranch.model.errors import AlreadyExists, Error, NotAllowed
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
@@ -85,8 +87,11 @@ class TopicFactory:
 
     async def _make_stored(self, name: TopicName, creation: SegmentCreation | None) -> Topic:
         reading = self._tasks.spawn(self._policies_or_error(name), f"policies for {name}")
+        make_hooks: Callable[[Topic], TopicHooks] | None = None
         if name.domain is not Domain.SEGMENT:
-            topic_log, make_hooks = await self._open_regular(name), None
+            topic_log = await self._open_regular(name)
+            if self.segments is not None and PROPERTY in topic_log.properties:
+                make_hooks = self._make_segment
         elif self.segments is None:
             raise NotAllowed(f"{name}: scalable topics are not enabled on this broker")
         else:
@@ -105,6 +110,8 @@ class TopicFactory:
             policies = await self.policies(name) if reading is None else await reading
             if isinstance(policies, Error):
                 raise policies
+            if make_hooks is not None:
+                policies = self.adapted(name, policies, is_adopted=True)
             await topic.load(policies.deduplicate)
             await topic.apply(policies)
         except BaseException:
@@ -116,6 +123,8 @@ class TopicFactory:
         """Open the log, and resolve a conflict with a scalable topic of the same name (`catalog.name_conflicts`)."""
         topic_log = await self._open_log(name)
         try:
+            if await self._keeps_wrapped(name, topic_log):
+                return topic_log
             await self._catalog.resolve_name_conflict(name, is_new=topic_log.epoch == 1)
         except AlreadyExists as taken:
             await _withdraw(topic_log)
@@ -124,6 +133,17 @@ class TopicFactory:
             await topic_log.close()
             raise
         return topic_log
+
+    async def _keeps_wrapped(self, name: TopicName, topic_log: TopicLog) -> bool:
+        """Whether a segment wraps the topic. The mark of a migration that is over without a trace is removed."""
+        migrated = await self._catalog.migrated(name, is_fresh=PROPERTY in topic_log.properties)
+        if migrated is not None and str(name) in migrated.wrapped:
+            return True
+        if PROPERTY in topic_log.properties:
+            log.warning("mark of an undone migration removed from a regular topic", extra={"topic": str(name)})
+            left = {key: text for key, text in topic_log.properties.items() if key != PROPERTY}
+            await topic_log.set_properties(left)
+        return False
 
     async def _open_segment(self, name: TopicName, creation: SegmentCreation | None, logs: SegmentLogs) -> TopicLog:
         if creation is None:
@@ -145,9 +165,10 @@ class TopicFactory:
     async def policies(self, name: TopicName) -> Policies:
         return self.adapted(name, await self._catalog.effective(name.namespace_path))
 
-    def adapted(self, name: TopicName, policies: Policies) -> Policies:
-        """The policies of its namespace as they apply to this topic."""
-        if name.domain is not Domain.SEGMENT or self.segments is None:
+    def adapted(self, name: TopicName, policies: Policies, *, is_adopted: bool = False) -> Policies:
+        """The policies of its namespace as they apply to this topic. `is_adopted`: it is a regular topic that a segment
+        wraps."""
+        if self.segments is None or not (name.domain is Domain.SEGMENT or is_adopted):
             return policies
         return segment_policies(policies, self.segments.logs.retention)
 

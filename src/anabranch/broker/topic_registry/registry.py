@@ -12,6 +12,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from anabranch.broker.catalog.catalog import Catalog
+from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.close_notifications import CloseNotifications
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.placement import Address, ServedElsewhere
@@ -234,8 +235,17 @@ class TopicRegistry:
         self.sampler.sample(topic)  # rates count from here
         if self._changes != changes:  # policies changed while the topic was opened
             async with self._applying(name.namespace_path):
-                await topic.apply(await self._factory.policies(name))
+                await topic.apply(await self._policies_of(topic))
         return topic
+
+    async def _policies_of(self, topic: AnyTopic) -> Policies:
+        policies = await self._catalog.effective(topic.name.namespace_path)
+        return self._factory.adapted(topic.name, policies, is_adopted=segment_of(topic) is not None)
+
+    async def adopted(self, topic: Topic) -> None:
+        """The regular topic became a segment, or is none any more: it gets the policies for that."""
+        async with self._applying(topic.name.namespace_path):
+            await topic.apply(await self._policies_of(topic))
 
     async def apply_policies(self, namespace: str) -> None:
         """The policies of a namespace changed: when this returns, its loaded topics use the new ones."""
@@ -245,7 +255,8 @@ class TopicRegistry:
             for topic in self:
                 if topic.name.namespace_path == namespace:
                     try:
-                        await topic.apply(self._factory.adapted(topic.name, policies))
+                        is_adopted = segment_of(topic) is not None
+                        await topic.apply(self._factory.adapted(topic.name, policies, is_adopted=is_adopted))
                     except Error as error:  # it is being closed, or its disk is failing
                         log.warning("policies not applied", extra={"topic": str(topic.name), "reason": error.reason})
 

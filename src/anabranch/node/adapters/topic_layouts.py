@@ -39,4 +39,5 @@ def _seen(topic: TopicName, record: TopicRecord) -> ScalableTopic | None:
     """None for a topic that is being deleted: clients cannot attach to it any more."""
     if record.is_deleting:
         return None
-    return ScalableTopic(topic.scalable, record.incarnation, record.layout, record.planned_children)
+    running = record.operation.operation_id if record.is_migrating and record.operation is not None else ""
+    return ScalableTopic(topic.scalable, record.incarnation, record.layout, record.planned_children, running)

@@ -40,7 +40,7 @@ class SegmentWiring:
     async def open(self, topics: TopicRegistry, peers: BrokerPeers | None, stack: AsyncExitStack) -> ClusterSegmentHost:
         clock = self._stores.clock
         stack.push_async_callback(self._tasks.close)
-        owner = LocalSegments(topics, self._logs, self._listener, clock)
+        owner = LocalSegments(topics, self._logs, self._listener, clock, self._layouts)
         stack.push_async_callback(owner.close)
         owner.start()
         sweeper = TombstoneSweeper(self._stores.catalog, self._logs, owner, clock)
