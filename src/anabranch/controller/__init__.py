@@ -10,6 +10,7 @@ The package does not know the broker: both meet through the ports `interface`, `
 | `group` | the consumers of ordered subscriptions: sessions, assignment, drained segments |
 | `interface` | port: what brokers ask of the controller |
 | `layout_watches` | layout watches of clients, on any broker |
+| `migration` | starts the migration of a regular topic |
 | `namespace_rules` | port: namespace policies |
 | `regular_topics` | synthetic layouts of regular topics |
 | `operation_metrics` | counters of splits, merges and leader terms |

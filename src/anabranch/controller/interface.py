@@ -18,12 +18,14 @@ from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import record_json
 from anabranch.controller.regular_topics import RegularTopic, regular_name
 from anabranch.controller.segment_host import SegmentStats, Start
+from anabranch.controller.topic.adoption import clients_text, subscription_kinds
 from anabranch.model.autoscale.policy import AutoScalePolicy
 from anabranch.model.errors import AlreadyExists, Error, NotReady
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.reached import Reached
 from anabranch.model.replacement import Replacement
+from anabranch.model.routing import Routing
 from anabranch.model.segment import Segment
 
 __all__ = [
@@ -48,7 +50,9 @@ __all__ = [
     "TopicExists",
     "TopicRecord",
     "regular_name",
+    "clients_text",
     "record_json",
+    "subscription_kinds",
     "topic_exists",
 ]
 
@@ -220,6 +224,24 @@ class ScalableTopics(Protocol):
     async def create(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None: ...
 
     async def delete(self, topic: TopicName) -> None: ...
+
+    @property
+    def can_migrate(self) -> bool:
+        """Whether regular topics may become scalable topics here."""
+
+    async def migrate(
+        self,
+        topic: TopicName,
+        old_name: TopicName,
+        partitions: int,
+        operation_id: str,
+        *,
+        routing: Routing,
+        force: bool,
+        kinds: Mapping[str, str],
+    ) -> None:
+        """The regular topic is a scalable one when this returns. `partitions` 0: it is not partitioned; `kinds`: types
+        of subscriptions that differ from those of their consumers. Raises MigrationUndone, TopicExists."""
 
     async def activate(self, topic: TopicName) -> None:
         """The topic is led when this returns."""

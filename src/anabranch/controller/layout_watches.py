@@ -28,7 +28,7 @@ from anabranch.controller.regular_topics import (
     regular_name,
 )
 from anabranch.metadata.interface import ChangeKind, MetadataStore, StoreUnavailable, Watch
-from anabranch.model.errors import Error, NotAllowed
+from anabranch.model.errors import Error, NotAllowed, NotReady
 from anabranch.model.metadata_keys import PARTITIONED_TOPICS, SCALABLE_TOPICS, scalable_topic_at
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.segment import Segment, backing_topic
@@ -168,6 +168,8 @@ class LayoutWatches:
         watched = self._topics.get(topic)
         if watched is None:
             return
+        if (record is not None and record.is_migrating) or (record is None and watched.record is None):
+            return  # its watchers still see the regular topic; a migration may be undone
         watched.pushes += 1
         if record is None:
             self._end(topic, watched, TopicGone(f"{topic} was deleted"))
@@ -207,7 +209,15 @@ class LayoutWatches:
                 self._forget(topic, watched)
 
     async def _found(self, topic: TopicName, watched: Watched, record: TopicRecord | None) -> None:
-        if record is None or record.is_deleting:
+        if record is not None and record.is_migrating:
+            if record.leader_term == 0:
+                await self._activation.activate(topic)
+            found = await self._activation.regular(topic, create=False)
+            if found is not None:
+                self._notify_regular(topic, watched, found, list(watched.watchers))
+            else:
+                self._fail_new(watched, NotReady(f"{topic} is being migrated; try again"))
+        elif record is None or record.is_deleting:
             if watched.record is not None:
                 self._end(topic, watched, TopicGone(f"{topic} was deleted"))
             else:

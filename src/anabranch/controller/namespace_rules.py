@@ -25,6 +25,10 @@ class Rules(Protocol):
     async def clear_name(self, topic: TopicName) -> None:
         """The scalable topic owns the name: deletes what a crash during the creation of a regular topic left."""
 
+    async def hold_partitions(self, topic: TopicName, partitions: int) -> bool:
+        """A migration is planned: from now on the regular topic's number of partitions (0: not partitioned) does not
+        change. False if it is another one, or the topic was deleted."""
+
     async def may_auto_create(self, namespace: str) -> bool: ...
 
     async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:

@@ -23,6 +23,7 @@ from anabranch.controller.interface import (
     Registration,
 )
 from anabranch.controller.layout_watches import LayoutWatches, TopicActivation, Watcher, check_watchable
+from anabranch.controller.migration import Migrations
 from anabranch.controller.namespace_rules import Rules
 from anabranch.controller.operation_metrics import EndedOperation, OperationCounts, Totals
 from anabranch.controller.placement import Place
@@ -42,10 +43,11 @@ from anabranch.controller.topic_status import led_topic, segment_stats, topic_st
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.write_gate import WriteGate
 from anabranch.model.autoscale.policy import AutoScalePolicy
-from anabranch.model.errors import BadRequest, Busy, Error, NotAllowed
+from anabranch.model.errors import BadRequest, Busy, Error, NotAllowed, NotReady
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.model.replacement import OperationKind
+from anabranch.model.routing import Routing
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.logs import get_logger
@@ -107,6 +109,7 @@ class ScalableTopicService:
                 self.records, self.policies, place, clock, interval_seconds=settings.auto_scale_interval_seconds
             ),
         )
+        self.migrations = Migrations(self.records, self.controllers, clock, chance)
         self.watches = LayoutWatches(store, self.records, place, activation, clock)
         self.counts = OperationCounts()
         self._tasks = TaskOwner("scalable topics")
@@ -228,6 +231,25 @@ class ScalableTopicService:
             raise
         log.info("scalable topic created", extra={"topic": str(topic), "segments": segments})
         await self.controllers.clear_name(topic)
+
+    @property
+    def can_migrate(self) -> bool:
+        return self.settings.migration_enabled
+
+    async def migrate(
+        self,
+        topic: TopicName,
+        old_name: TopicName,
+        partitions: int,
+        operation_id: str,
+        *,
+        routing: Routing,
+        force: bool,
+        kinds: Mapping[str, str],
+    ) -> None:
+        await self.migrations.start(
+            topic, old_name, partitions, operation_id, routing=routing, force=force, kinds=kinds
+        )
 
     async def activate(self, topic: TopicName) -> None:
         async def work(controller: TopicController) -> None:
@@ -421,6 +443,8 @@ class ScalableTopicService:
         if request.incarnation is not None and record is not None and record.incarnation != request.incarnation:
             # The consumer would choose its start position for another topic than it registers with.
             raise TopicGone(f"{controller.topic} was deleted and created again")
+        if record is not None and record.is_migrating:
+            raise NotReady(f"{controller.topic} is being migrated; try again")
         subscription = controller.groups.ordered(request.subscription)
         if subscription is None or subscription.kind is not request.kind:
             name = check_subscription_name(request.subscription)

@@ -161,7 +161,11 @@ class TopicControllers:
         record = await self._records.find(topic)
         if record is None:
             raise TopicGone(f"{topic} does not exist")
-        if record.leader_term == 0:
+        origin = record.migrated_from
+        is_held = True
+        if record.is_migrating and origin is not None:
+            is_held = await self._rules.hold_partitions(topic, origin.partitions)
+        elif record.leader_term == 0:
             await self._settle_name(topic, record)
         else:
             await self.clear_name(topic)
@@ -187,6 +191,8 @@ class TopicControllers:
             scaler=None if self._scaling is None else self._scaling.scaler,
         )
         leader.ownership_epoch = ownership_epoch
+        if not is_held:
+            leader.ops.forbid_migration("the regular topic was deleted, or its number of partitions has changed")
         leader.is_marked_pending = self._due.pop(topic, None) == NOW
         if self._is_closed:
             raise NotLeading("the broker is stopping")

@@ -167,6 +167,9 @@ class NoRules:
     async def clear_name(self, topic: TopicName) -> None:
         return
 
+    async def hold_partitions(self, topic: TopicName, partitions: int) -> bool:
+        return True
+
     async def may_auto_create(self, namespace: str) -> bool:
         return True
 

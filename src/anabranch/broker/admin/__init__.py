@@ -6,6 +6,7 @@ with `@peer_call`.
 | module | what it is |
 |---|---|
 | `service` | `BrokerAdmin`: all services by noun, health, metrics, the peer calls |
+| `topic_migration` | migration of regular topics to scalable topics |
 | `topics` | lookup, topics, partitions, stats |
 | `topic_maintenance` | one topic: properties, unload, trim, compaction, single messages |
 | `subscriptions` | subscriptions of regular topics and their cursors |
@@ -19,5 +20,6 @@ with `@peer_call`.
 | `metadata_migration` | moving the metadata to another store |
 | `owner_routing` | calls a method on the broker that serves a topic, or on all brokers |
 | `partition_hashes` | the hash by which producers of a regular topic choose partitions |
+| `migration_check` | what a migration of a regular topic would do and what blocks it |
 | `namespace_rules` | what the controller asks about namespaces and names |
 """

@@ -37,6 +37,12 @@ class ScalableRules:
     async def clear_name(self, topic: TopicName) -> None:
         await self._services().catalog.clear_name(regular_name(topic))
 
+    async def hold_partitions(self, topic: TopicName, partitions: int) -> bool:
+        catalog, name = self._services().catalog, regular_name(topic)
+        if not await catalog.hold_partitions(name, partitions):
+            return False
+        return partitions > 0 or await catalog.exists(name)
+
     async def may_auto_create(self, namespace: str) -> bool:
         return (await self._services().catalog.effective(namespace)).auto_create_topics
 

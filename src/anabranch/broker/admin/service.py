@@ -19,6 +19,7 @@ from anabranch.broker.admin.schemas import SchemaAdmin
 from anabranch.broker.admin.subscriptions import SubscriptionAdmin
 from anabranch.broker.admin.tenants import TenantAdmin
 from anabranch.broker.admin.topic_maintenance import TopicMaintenance
+from anabranch.broker.admin.topic_migration import TopicMigrationAdmin
 from anabranch.broker.admin.topics import TopicAdmin
 from anabranch.broker.services import SERVER_VERSION, Services
 from anabranch.broker.stats.metrics import Metrics
@@ -50,6 +51,7 @@ class BrokerAdmin:
         self.maintenance = TopicMaintenance(services)
         self.scalable_topics = scalable_topics or ScalableAdmin(services)
         self.partition_hashes = PartitionHashes(services)
+        self.topic_migration = TopicMigrationAdmin(services, self.partition_hashes)
         self.auto_scale = AutoScaleAdmin(services, self.namespaces)
         self.schemas = SchemaAdmin(services)
         self.metadata_migration = MetadataMigrationAdmin(migration)
@@ -62,6 +64,7 @@ class BrokerAdmin:
             self.maintenance,
             self.scalable_topics,
             self.partition_hashes,
+            self.topic_migration,
             self.auto_scale,
         )
         """What other brokers may call here."""

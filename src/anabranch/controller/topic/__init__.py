@@ -2,6 +2,7 @@
 
 | module | what it is |
 |---|---|
+| `adoption` | first steps of a migration: the partitions and their subscriptions |
 | `gc_policy` | decides which sealed segments can be deleted |
 | `gc_runner` | gathers the input of `gc_policy` and prunes |
 | `leader_terms` | leader terms, which grow per topic name |

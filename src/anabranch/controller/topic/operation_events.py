@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.controller.events import LeadershipLost, StepDown, Version
+from anabranch.controller.records.subscription_registry import SubscriptionKind
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import Answer, Request
 from anabranch.model.errors import Busy, Error
@@ -24,6 +25,12 @@ class OperationAborted(Error):
     """Aborted before any segment was sealed; the topic is unchanged."""
 
     code, retryable = "operation-aborted", True
+
+
+class MigrationUndone(Error):
+    """The migration was undone before any partition was sealed; the regular topic is as it was."""
+
+    code = "migration-undone"
 
 
 # calls of administrators and policies ---------------------------------------------------------------------------------
@@ -67,7 +74,14 @@ class PolicyCall:
     policy: Mapping[str, object] | None
 
 
-Call = SplitCall | MergeCall | PruneCall | DeleteCall | PolicyCall
+@dataclass(frozen=True, slots=True)
+class MigrationCall:
+    """Waits for the end of the migration that the topic's first record has planned."""
+
+    operation_id: str
+
+
+Call = SplitCall | MergeCall | PruneCall | DeleteCall | PolicyCall | MigrationCall
 
 
 # events ---------------------------------------------------------------------------------------------------------------
@@ -175,6 +189,14 @@ class RemoveRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RegisterSubscriptions:
+    """For the subscription workflow: the subscriptions that the regular topic had. Safe to repeat."""
+
+    operation_id: str
+    kinds: Mapping[str, SubscriptionKind]
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """Send the request to the segment's owner, with this leader's fencing token. Answered by Answered or Failed."""
 
@@ -221,6 +243,7 @@ Effect = (
     ReadRecord
     | SaveRecord
     | RemoveRecord
+    | RegisterSubscriptions
     | Ask
     | Rest
     | AnnouncePlan

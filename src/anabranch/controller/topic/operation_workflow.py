@@ -3,6 +3,9 @@
     PLAN ── CREATE ── SEAL ── COMMIT ── TELL          one compare-and-set each for PLAN and COMMIT, nothing in between
                └── abort: parents fenced, then one compare-and-set; children become garbage and are swept
 
+A migration also adopts the parents, which are partitions of a regular topic, and registers their subscriptions before
+CREATE. Its abort releases the parents and deletes children and record.
+
 The next step is derived from the record and from the owners' answers, never from memory of earlier steps. So a new
 leader continues where the last one stopped, and a write with unknown outcome is settled by reading again: the record
 has the operation's id while it runs and, as the last operation, afterwards; no other leader can write meanwhile.
@@ -21,6 +24,8 @@ from typing import assert_never
 from anabranch.controller import segment_host as host
 from anabranch.controller.events import LeadershipLost, NotLeading, StepDown, TopicGone, Version
 from anabranch.controller.records.topic_record import (
+    MigrationOptions,
+    NoSuchOperation,
     Operation,
     Outcome,
     Phase,
@@ -31,9 +36,11 @@ from anabranch.controller.records.topic_record import (
     pruned,
     sealing,
     swept,
+    undoing,
     with_term,
 )
-from anabranch.controller.segment_host import CursorSpec, Request, SealFacts, SegmentRef, Start, Status
+from anabranch.controller.segment_host import Adopted, CursorSpec, Request, SealFacts, SegmentRef, Start, Status
+from anabranch.controller.topic.adoption import clients_text, subscription_kinds
 from anabranch.controller.topic.operation_events import (
     AnnounceDeleted,
     AnnounceLayout,
@@ -47,6 +54,8 @@ from anabranch.controller.topic.operation_events import (
     Event,
     Failed,
     MergeCall,
+    MigrationCall,
+    MigrationUndone,
     OperationAborted,
     PolicyCall,
     PruneCall,
@@ -56,6 +65,7 @@ from anabranch.controller.topic.operation_events import (
     RecordSaved,
     RecordSeen,
     RecordUnread,
+    RegisterSubscriptions,
     RemoveRecord,
     Reply,
     Rest,
@@ -68,7 +78,7 @@ from anabranch.controller.topic.operation_events import (
 from anabranch.model.errors import Error
 from anabranch.model.layout import LayoutLimits
 from anabranch.model.names import TopicName
-from anabranch.model.replacement import Replacement, plan_merge, plan_split
+from anabranch.model.replacement import OperationKind, Replacement, plan_merge, plan_split
 from anabranch.model.segment import Seal, Segment, backing_topic
 
 CALLS_MAX = 64
@@ -83,6 +93,8 @@ class Progress:
     def __init__(self, operation_id: str, since_ms: int) -> None:
         self.operation_id, self.since_ms = operation_id, since_ms
         self.created: set[int] = set()
+        self.adopted: dict[int, Adopted] = {}
+        self.has_registered = False
         self.seals: dict[int, SealFacts] = {}
         self.fenced: set[int] = set()
         self.has_asked_seal = False
@@ -124,10 +136,15 @@ class OperationWorkflow:
         self._announced: tuple[int, str | None] | None = (
             None  # epoch and operation of the last AnnouncePlan or AnnounceLayout
         )
+        self._forbids_migration = ""
         self._is_over = False
 
     def begin(self) -> list[Effect]:
         return [ReadRecord()]
+
+    def forbid_migration(self, reason: str) -> None:
+        """Called before `begin`: a planned migration is undone, if that is still possible."""
+        self._forbids_migration = reason
 
     @property
     def is_idle(self) -> bool:
@@ -195,7 +212,7 @@ class OperationWorkflow:
     # answers of segment owners ----------------------------------------------------------------------------------------
     def _note(self, request: Request, answer: host.Answer) -> None:
         segment_id, progress = request.segment.segment_id, self._progress
-        if isinstance(request, host.Delete):
+        if isinstance(request, host.Delete | host.Release):
             self._deleted.add(segment_id)
         elif isinstance(request, host.Create) and request.operation == _INITIAL:
             self._made.add(segment_id)
@@ -203,6 +220,8 @@ class OperationWorkflow:
             return  # for an operation that is finished
         elif isinstance(request, host.Create):
             progress.created.add(segment_id)
+        elif isinstance(answer, Adopted):
+            progress.adopted[segment_id] = answer
         elif isinstance(answer, SealFacts):
             progress.seals[segment_id] = answer
         elif isinstance(answer, Status):
@@ -215,7 +234,7 @@ class OperationWorkflow:
             return self._step_down(str(error))
         progress = self._progress
         is_ours = progress is not None and progress.operation_id == request.operation
-        if is_ours and isinstance(request, host.Create) and not error.retryable:
+        if is_ours and isinstance(request, host.Create | host.Adopt) and not error.retryable:
             self._busy.discard(_key(request))
             self._abort(str(error))
             return self._decide()
@@ -281,7 +300,8 @@ class OperationWorkflow:
         return effects
 
     def _begin_term(self, record: TopicRecord) -> list[Effect]:
-        if record.leader_term == 0:  # never led before: its segments may not exist yet, and it has no subscriptions
+        if record.leader_term == 0 and record.migrated_from is None:
+            # Never led before: its segments may not exist yet, and it has no subscriptions.
             unmade = [segment for segment in record.layout.active if segment.segment_id not in self._made]
             if unmade:
                 return self._ask(host.Create(_INITIAL, self._ref(segment), ()) for segment in unmade)
@@ -317,6 +337,8 @@ class OperationWorkflow:
                 return replace(record, is_deleting=True)
             case PolicyCall(_, policy):
                 return replace(record, auto_scale_policy=policy)
+            case MigrationCall(operation_id):
+                raise NoSuchOperation(f"migration {operation_id} of {self._topic} is over")
             case _:
                 assert_never(call)
 
@@ -331,6 +353,10 @@ class OperationWorkflow:
             self._abort(f"child segments could not be created within {self._create_ms_max} ms")
         if progress.abort_reason is not None:
             return self._drive_abort(record, plan, progress)
+        if plan.kind is OperationKind.MIGRATION:
+            waits = self._drive_adoption(record, operation, progress)
+            if waits is not None:
+                return waits
         uncreated = [child for child in plan.children if child.segment_id not in progress.created]
         if uncreated:
             cursors = tuple(CursorSpec(name, Start.EARLIEST) for name in sorted(self._subscriptions))
@@ -340,11 +366,36 @@ class OperationWorkflow:
         unsealed = [record.layout[one] for one in plan.parent_ids if one not in progress.seals]
         if unsealed:
             progress.has_asked_seal = True
-            children = tuple(self._ref(child) for child in plan.children)
+            # The owners of partitions read the children in the record: each partition has the same ones.
+            is_migration = plan.kind is OperationKind.MIGRATION
+            children = () if is_migration else tuple(self._ref(child) for child in plan.children)
             return self._ask(host.Seal(operation_id, self._ref(parent), children) for parent in unsealed)
         seals = {one: Seal(facts.sealed_at_ms, facts.last_position) for one, facts in progress.seals.items()}
         done = committed(record, operation_id, seals, now_ms=self._now_ms)
         return self._save(done, f"commit {operation_id}")
+
+    def _drive_adoption(self, record: TopicRecord, operation: Operation, progress: Progress) -> list[Effect] | None:
+        """None when all partitions are adopted and their subscriptions are registered."""
+        options = MigrationOptions.of(operation)
+        if self._forbids_migration and not progress.must_go_forward and not progress.adopted:
+            reason, self._forbids_migration = self._forbids_migration, ""
+            self._abort(reason)
+            return self._drive_abort(record, operation.plan, progress)
+        new = [record.layout[one] for one in operation.plan.parent_ids if one not in progress.adopted]
+        if new:
+            return self._ask(host.Adopt(operation.operation_id, self._ref(one), options.force) for one in new)
+        clients = [client for one in progress.adopted.values() for client in one.clients]
+        if clients and not options.force and not progress.must_go_forward:
+            self._abort(clients_text(clients))
+            return self._drive_abort(record, operation.plan, progress)
+        kinds = subscription_kinds(progress.adopted.values(), options.kinds)
+        assert self._subscriptions is not None
+        if kinds.keys() <= self._subscriptions:
+            return None
+        if progress.has_registered:
+            return []
+        progress.has_registered = True
+        return [RegisterSubscriptions(operation.operation_id, kinds)]
 
     def _abort(self, reason: str) -> None:
         """Aborts the operation, if that is still possible."""
@@ -360,6 +411,8 @@ class OperationWorkflow:
         unfenced = [record.layout[one] for one in plan.parent_ids if one not in progress.fenced]
         if unfenced:
             return self._ask(host.Fence(progress.operation_id, self._ref(parent)) for parent in unfenced)
+        if plan.kind is OperationKind.MIGRATION:
+            return self._save(undoing(record, progress.operation_id, progress.abort_reason), "undo the migration")
         given_up = aborted(record, progress.operation_id, now_ms=self._now_ms, reason=progress.abort_reason)
         return self._save(given_up, f"abort {progress.operation_id}")
 
@@ -373,10 +426,15 @@ class OperationWorkflow:
         return []
 
     def _delete_topic(self, record: TopicRecord) -> list[Effect]:
+        """Also the undo of a migration: its partitions are released instead of deleted."""
         segments = (*record.segments.values(), *record.garbage, *record.planned_children)
         left = [segment for segment in segments if segment.segment_id not in self._deleted]
         if left:
-            return self._ask(host.Delete(_SWEEP, self._ref(segment)) for segment in left)
+            kept = record.segments if record.is_migrating else ()
+            return self._ask(
+                (host.Release if segment.segment_id in kept else host.Delete)(_SWEEP, self._ref(segment))
+                for segment in left
+            )
         self._saving = RemoveRecord(record.incarnation, self._version)
         return [self._saving]
 
@@ -392,9 +450,12 @@ class OperationWorkflow:
     def _gone(self) -> list[Effect]:
         self._is_over = True
         effects: list[Effect] = [AnnounceDeleted()]
+        last, undone = self.record, None
+        if last is not None and last.is_deleting and last.operation is not None:
+            undone = MigrationUndone(f"the migration to {self._topic} was undone: {last.operation.reason}")
         for call in tuple(self._calls.values()):
-            is_wanted = isinstance(call, DeleteCall)
-            effects.append(self._reply(call, None if is_wanted else TopicGone(f"{self._topic} was deleted")))
+            gone = None if isinstance(call, DeleteCall) else TopicGone(f"{self._topic} was deleted")
+            effects.append(self._reply(call, undone or gone))
         return effects
 
     def _step_down(self, reason: str) -> list[Effect]:

@@ -343,7 +343,7 @@ class SubscriptionWorkflow:
             if pause is None or pause.generation is None or pause.is_resuming:
                 return
             generation = pause.generation
-        for segment in (*record.segments.values(), *record.planned_children):
+        for segment in (*record.segments.values(), *_planned(subscription, record)):
             ref = SegmentRef(backing_topic(self._topic, segment), record.incarnation, segment.segment_id)
             if state is SubscriptionState.CREATING and (request := self._creation(subscription, segment, ref)):
                 yield request
@@ -440,6 +440,15 @@ class SubscriptionWorkflow:
         self._is_over = True
         replies = [self._reply(call, NotLeading(reason)) for call in tuple(self._calls.values())]
         return [*replies, StepDown(reason)]
+
+
+def _planned(subscription: Subscription, record: TopicRecord) -> tuple[Segment, ...]:
+    """The planned children, which may exist already. Those of a migration are created with the cursors of the
+    subscriptions that it has registered."""
+    running = record.operation
+    if record.is_migrating and running is not None and subscription.operation_id.startswith(f"{running.operation_id}/"):
+        return ()
+    return record.planned_children
 
 
 def _intents(subscription: Subscription) -> Iterable[str]:

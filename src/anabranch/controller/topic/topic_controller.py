@@ -312,6 +312,10 @@ class TopicController:
                 self.later(self._pause(failures), machine, registering.CursorRested(what))
             case steps.AnnouncePlan(record) | steps.AnnounceLayout(record):
                 self._tell(record)
+            case steps.RegisterSubscriptions(operation_id, kinds):
+                for name, kind in kinds.items():
+                    call = registering.SubscribeCall(f"{operation_id}/{name}", name, kind, host.Start.EARLIEST)
+                    self.deliver(self.subs, registering.SubscriptionAsked(call))
             case registering.AnnounceSubscriptions(names):
                 self.deliver(self.ops, steps.SubscriptionsKnown(names))
                 if not self._is_restored:
@@ -388,6 +392,8 @@ class TopicController:
         before = self.ops.record
         if before is None or before.leader_term != after.leader_term:
             return "term"
+        if after.is_deleting and after.operation is not None:
+            return "undo"
         if after.operation is not None:
             return "plan" if before.operation is None else "seal-phase"
         if before.operation is not None:
