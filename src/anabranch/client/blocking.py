@@ -47,6 +47,7 @@ from anabranch.client.producer.producer import Producer
 from anabranch.client.schema.schema import Schema
 from anabranch.client.tracing.tracing import Tracing
 from anabranch.model.layout import Layout
+from anabranch.model.partition_hash import PartitionHash
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.credentials import Credentials, Tls
@@ -342,6 +343,7 @@ class BlockingClient(Blocking):
         pending_bytes_max: int = 64 << 20,
         access: AccessMode | str = AccessMode.SHARED,
         initial_sequence_id: int | None = None,
+        partition_hash: PartitionHash | str | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> BlockingProducer:
@@ -356,6 +358,7 @@ class BlockingClient(Blocking):
             pending_bytes_max=pending_bytes_max,
             access=access,
             initial_sequence_id=initial_sequence_id,
+            partition_hash=partition_hash,
             properties=properties,
             timeout=timeout,
         )

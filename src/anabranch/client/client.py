@@ -44,6 +44,7 @@ from anabranch.client.schema.schema import Schema, schema_of
 from anabranch.client.topic.layout_watch import LayoutWatches
 from anabranch.client.tracing.tracing import Tracing, tracing_of
 from anabranch.model.names import Domain, TopicName, check_subscription_name
+from anabranch.model.partition_hash import PartitionHash
 from anabranch.runtime.chance import Chance, SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock, SystemClock
 from anabranch.runtime.credentials import BadTlsFile, Credentials, Tls, tls_context, token_credentials
@@ -156,6 +157,7 @@ class Client:
         pending_bytes_max: int = 64 << 20,
         access: AccessMode | str = AccessMode.SHARED,
         initial_sequence_id: int | None = None,
+        partition_hash: PartitionHash | str | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncResource[Producer]:
@@ -172,6 +174,9 @@ class Client:
 
         With a `name`, sequence ids continue after the last one that the brokers have, or after `initial_sequence_id` if
         that is higher. A message that is sent again with a stored sequence id is not stored again.
+
+        `partition_hash` ("java-string", "boost", "boost-1.80" or "murmur3-32") maps keys to the partitions of a regular
+        topic. Without it the broker names the hash that the topic's other producers use.
         """
         where = _checked_topic(topic)
         check_optional(name, str, "name", "text")
@@ -194,6 +199,7 @@ class Client:
             schema=schema_of(schema),
             access=AccessMode.named(access),
             initial_sequence_id=initial_sequence_id,
+            partition_hash=None if partition_hash is None else _checked_hash(partition_hash),
         )
 
         async def opened() -> Producer:
@@ -466,6 +472,13 @@ def _checked_topic(topic: str) -> TopicName:
     if name.domain is Domain.SEGMENT:
         raise BadOption(f"{topic} is a single segment; use its topic {name.scalable}")
     return name
+
+
+def _checked_hash(name: PartitionHash | str) -> PartitionHash:
+    try:
+        return PartitionHash(name)
+    except ValueError:
+        raise BadOption(f"unknown partition_hash {name!r}: one of {', '.join(PartitionHash)}") from None
 
 
 def _tls_context(tls: Tls | ssl.SSLContext | None) -> ssl.SSLContext | None:

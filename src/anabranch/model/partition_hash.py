@@ -17,6 +17,7 @@ from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from anabranch.model.keyhash import (
     boost_1_80_string_hash,
@@ -40,11 +41,16 @@ class PartitionHash(StrEnum):
     MURMUR3 = "murmur3-32"
 
     def of(self, key: str | bytes) -> int:
-        """The hash of a key, 31 bits. Slow for `murmur3-32`; hot paths have that hash already."""
-        return _FUNCTIONS[self](key if isinstance(key, str) else b64encode(key).decode())
+        """The hash of a key, 31 bits. Cached; for `murmur3-32` of text, hot paths have it already."""
+        return _hash_of(self, key)
 
     def partition_of(self, key: str | bytes, partitions: int) -> int:
         return self.of(key) % partitions
+
+
+@lru_cache(maxsize=65_536)
+def _hash_of(one: PartitionHash, key: str | bytes) -> int:
+    return _FUNCTIONS[one](key if isinstance(key, str) else b64encode(key).decode())
 
 
 def _murmur3(key: str) -> int:

@@ -72,3 +72,12 @@ def keyless_position(sequence_id: int) -> int:
 def mod_n(raw: int, count: int) -> int:
     """Segment number of a key in a synthetic layout of `count` segments, by the hash `murmur3-32`."""
     return masked(raw) % count
+
+
+def partition_of(partition_hash: PartitionHash, key: str | bytes | None, raw: int, sequence_id: int, count: int) -> int:
+    """The partition of a message: by its key as v4 clients choose it, or by its sequence id. `raw` is the ring hash."""
+    if key is None:
+        return sequence_id % count
+    if partition_hash is PartitionHash.MURMUR3 and isinstance(key, str):
+        return masked(raw) % count
+    return partition_hash.of(key) % count

@@ -56,8 +56,9 @@ class AncestorSequences:
     async def ancestors(
         self, topic: ScalableTopic, segment: Segment, producer: str, since: int | None = None
     ) -> list[pb.AncestorSequence]:
-        """With `since`: every ancestor with this sequence id or a later one, and its note. Raises what `ask` raises,
-        because without an answer it is unknown what was stored."""
+        """With `since`: every ancestor with this sequence id or a later one, and its note; former partitions of a
+        regular topic always, because their number matters for routing. Raises what `ask` raises, because without an
+        answer it is unknown what was stored."""
         found = topic.ancestors(segment)
         keys = [(backing_topic(topic.name, one), topic.incarnation, producer) for one in found]
         lasts = [self._remembered(key) for key in keys]
@@ -72,7 +73,7 @@ class AncestorSequences:
         return [
             ancestor_sequence(one, topic.layout.routing, last.sequence, last.note)
             for one, last in had
-            if last.sequence >= since
+            if last.sequence >= since or one.legacy_topic_name is not None
         ]
 
     def _remembered(self, key: _Key) -> Last | None:

@@ -82,6 +82,12 @@ class AssignmentReconciler:
     def leaving(self) -> tuple[int, ...]:
         return tuple(sorted(one for one, state in self._held.items() if state is _State.LEAVING))
 
+    def adopted(self, segment_ids: Iterable[int]) -> None:
+        """Segments that are attached already, because they were partitions of the topic before its migration. Those
+        that the first assignment does not contain leave like segments of an earlier one."""
+        assert self._generation is None
+        self._held.update((one, _State.HELD) for one in segment_ids)
+
     def restarted(self) -> list[Effect]:
         """The topic was deleted and created again: nothing of it is held, and generations and epochs start again."""
         effects: list[Effect] = [Discard(one) for one in sorted(self._held)]

@@ -481,11 +481,11 @@ class Consumer:
         if self._is_closed:
             raise Closed("the consumer is closed")
         segment_consumer = self._segment_consumers.get((one.topic, one.lane))
-        if segment_consumer is None and not any(
-            str(part.view.topic) == one.topic and not part.view.is_synthetic for part in self._parts
-        ):
+        if segment_consumer is not None:
+            return segment_consumer
+        if not any(part.is_of_scalable(one) for part in self._parts):
             raise BadOption(f"{one} is not a message of {self.topic}")
-        return segment_consumer
+        return next((found for part in self._parts if (found := part.former_partition(one))), None)
 
 
 def id_of(message: Message | MessageId) -> MessageId:

@@ -3,11 +3,16 @@
 | topic    | how segments are divided among the consumers of a subscription                                          |
 |----------|---------------------------------------------------------------------------------------------------------|
 | regular  | Failover subscription on every partition; the broker chooses the active consumer                        |
+|          | (v4 consumers of the subscription take part)                                                             |
 | scalable | the controller assigns each segment to one consumer. A child that goes to another consumer is assigned  |
 |          | after its parents are acknowledged, a child that goes to the consumer of its parents at once            |
 
 In the second case the consumer reads parents and children in order, and sends acks of a child after those of its
 parents are confirmed (`SegmentOrder`). An application that acknowledges every N messages continues over a split.
+
+When a regular topic is migrated, its partitions become sealed segments. The consumer keeps the partitions of which it
+has handed out messages, and registers with them; a partition that is assigned to another consumer is acknowledged
+first, like any segment that moves. So nothing is delivered twice.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from anabranch.client.consumer.consumer import Consumer, id_of
 from anabranch.client.consumer.consumer_options import ConsumerOptions, segment_spec
 from anabranch.client.consumer.controller_session import ControllerSession, SessionSpec
 from anabranch.client.consumer.cumulative_acks import CumulativeAckLog
-from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer, SegmentConsumerSpec
 from anabranch.client.consumer.segment.stream_segment_consumer import (
     StreamSegmentConsumer,
     is_read_to_end,
@@ -161,7 +166,7 @@ class StreamConsumer(Consumer):
             for segment_id, segment_consumer in part.segment_consumers.items():
                 if (segment_consumer.spec.identity, segment_consumer.spec.lane) == where and segment_id in view.layout:
                     earlier = view.layout.ancestors(segment_id)
-                    return {(str(view.topic), view.lane(view.layout[one])) for one in earlier}
+                    return {part.source(view.layout[one]) for one in earlier}
         return ()
 
     def _ack_position(self, position: tuple[int, SegmentConsumer, MessageId]) -> None:
@@ -222,7 +227,8 @@ class StreamConsumer(Consumer):
         was_synthetic, is_another = part.view.is_synthetic, part.advance(view)
         if was_synthetic and (is_another or not view.is_synthetic):
             for segment_consumer in list(part.segment_consumers.values()):
-                self._drop(part, segment_consumer)
+                if is_another or segment_consumer not in self._last:
+                    self._drop(part, segment_consumer)
         if is_another and (session := self._sessions.get(part)) is not None:
             session.restart()
             if view.is_synthetic:  # a regular topic has the name now
@@ -231,7 +237,7 @@ class StreamConsumer(Consumer):
             for segment_id, segment in view.layout.segments.items():
                 if segment_id not in part.segment_consumers:
                     spec = segment_spec(self._options, part, segment, pb.CommandSubscribe.Failover)
-                    self._attach(part, SegmentConsumer(spec, self, self._context, self._options.prefetch))
+                    self._attach(part, self._ordered_consumer(part, spec))
         elif part not in self._sessions:
             self._open_session(part)
         else:
@@ -246,6 +252,10 @@ class StreamConsumer(Consumer):
         if part in self._sessions:
             self._sessions[part].ordered.order_acks()  # the ends of sealed segments are known now
 
+    def _ordered_consumer(self, part: TopicPart, spec: SegmentConsumerSpec) -> StreamSegmentConsumer:
+        confirmed = partial(self._on_confirmed, part)
+        return StreamSegmentConsumer(spec, self, self._context, self._options.prefetch, confirmed)
+
     def _open_session(self, part: TopicPart) -> None:
         options = self._options
         session = self._sessions[part] = StreamSession(self, part)
@@ -256,6 +266,7 @@ class StreamConsumer(Consumer):
             from_earliest=options.from_earliest,
             generation=part.first_generation,
         )
+        session.reconciler.adopted(part.segment_consumers)
         session.controller_session = ControllerSession(part.watch, spec, session, self._context)
         watch = session.ordered.watch_stalls(
             self._last, self._context.clock, options.subscription, lambda: self._sessions.get(part) is not session
@@ -305,9 +316,7 @@ class StreamConsumer(Consumer):
                     # For a migrated topic, Pulsar M1's controller sends names that do not exist; the layout is right.
                     topic = None if part.view.is_legacy(segment) else session.topics[segment_id]
                     spec = segment_spec(self._options, part, segment, pb.CommandSubscribe.Exclusive, topic)
-                    segment_consumer = StreamSegmentConsumer(
-                        spec, self, self._context, self._options.prefetch, partial(self._on_confirmed, session)
-                    )
+                    segment_consumer = self._ordered_consumer(part, spec)
                     segment_consumer.grant = session.grant
                     session.order.assigned((segment_id,), session.after)
                     self._attach(part, segment_consumer)
@@ -378,8 +387,9 @@ class StreamConsumer(Consumer):
 
     # -- order of acks
 
-    def _on_confirmed(self, session: StreamSession) -> None:
-        if session.order.has_unsettled:
+    def _on_confirmed(self, part: TopicPart) -> None:
+        session = self._sessions.get(part)
+        if session is not None and session.order.has_unsettled:
             session.ordered.order_acks()
             self._acks_sent.set()
             self._check_leaving()

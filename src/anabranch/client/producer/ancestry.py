@@ -13,7 +13,8 @@ from anabranch.client.errors import NotSupported
 from anabranch.client.messages.outgoing import OutgoingMessage
 from anabranch.model.hashrange import BadRange, HashRange
 from anabranch.model.layout import Layout
-from anabranch.model.routing import RingHash, RoutingKind, keyless_position, mod_n
+from anabranch.model.partition_hash import PartitionHash
+from anabranch.model.routing import RingHash, RoutingKind, keyless_position, partition_of
 from anabranch.model.segment import BadLayout, Segment, SegmentState
 from anabranch.protocol import pulsar_pb2 as pb
 
@@ -50,7 +51,8 @@ class Ancestor:
     segment_id: int
     hash_range: HashRange
     last_sequence_id: int
-    ring_hash: RingHash | None  # None: its messages were spread modulo over it and its siblings
+    ring_hash: RingHash | None  # None: it was a partition, and its messages were routed modulo
+    partition_hash: PartitionHash = PartitionHash.MURMUR3  # of a partition
 
 
 class Ancestry:
@@ -70,21 +72,23 @@ class Ancestry:
         return Ancestry(known.values())
 
     @classmethod
-    def read(cls, ancestors: Iterable[pb.AncestorSequence]) -> Ancestry:
-        """Raises NotSupported when an ancestor has an unknown hash or hash range."""
+    def read(cls, ancestors: Iterable[pb.AncestorSequence], partition_hash: PartitionHash | None = None) -> Ancestry:
+        """`partition_hash`: the one that the producer has chosen. Raises NotSupported when an ancestor has an unknown
+        hash or hash range."""
         try:
-            return cls._read(ancestors)
+            return cls._read(ancestors, partition_hash)
         except (ValueError, BadRange) as cause:
             raise NotSupported(f"cannot decode the ancestors of the segment: {cause}") from cause
 
     @classmethod
-    def _read(cls, ancestors: Iterable[pb.AncestorSequence]) -> Ancestry:
+    def _read(cls, ancestors: Iterable[pb.AncestorSequence], chosen: PartitionHash | None) -> Ancestry:
         return cls(
             Ancestor(
                 one.segment_id,
                 HashRange(one.hash_start, one.hash_end),
                 one.last_sequence_id,
                 RingHash(one.ring_hash) if one.ring_hash else None,
+                chosen or PartitionHash(one.partition_hash or PartitionHash.MURMUR3),
             )
             for one in ancestors
         )
@@ -98,7 +102,7 @@ class Ancestry:
     def _routes(self, one: Ancestor, record: OutgoingMessage) -> bool:
         if one.ring_hash is None:
             count = len(self._modulo)
-            index = record.sequence_id % count if record.hash < 0 else mod_n(record.hash, count)
+            index = partition_of(one.partition_hash, record.key, record.hash, record.sequence_id, count)
             return self._modulo[index] == one.segment_id
         if record.hash < 0:
             return keyless_position(record.sequence_id) in one.hash_range

@@ -9,6 +9,7 @@ from anabranch.client.config import AccessMode, Batching
 from anabranch.client.messages.compression import Compression
 from anabranch.client.messages.outgoing import EntryFormat
 from anabranch.client.schema.schema import Schema
+from anabranch.model.partition_hash import PartitionHash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,8 @@ class ProducerOptions:
     schema: Schema | None = None
     access: AccessMode = AccessMode.SHARED
     initial_sequence_id: int | None = None  # the last one in use; None: the last stored one of this name
+
+    partition_hash: PartitionHash | None = None  # of a regular topic; None: as its broker says
 
     def style(self) -> EntryFormat:
         return EntryFormat(self.name, self.compression, chunk_bytes=self.chunk_bytes)

@@ -121,7 +121,7 @@ class ProducerState:
         if self._next_view is not None or self._gone is not None:
             return None
         tracks = self._router.tracks
-        track = tracks[0] if len(tracks) == 1 else self._router.track_of(_hash(key), sequence_id)
+        track = tracks[0] if len(tracks) == 1 else self._router.track_of(key, _hash(key), sequence_id)
         ancestry = track.ancestry
         return track if ancestry is None or sequence_id > ancestry.highest else None
 
@@ -142,8 +142,8 @@ class ProducerState:
         known = self._view
         if known is not None and view.generation != known.generation:
             return self._begun_anew(view)
-        if known is not None and known.is_synthetic and view.is_synthetic and self._tracks:
-            # More partitions: keys change their lane, so the old lanes must be empty first.
+        if known is not None and known.is_synthetic and self._tracks and view.reroutes(known):
+            # More partitions, or another hash: keys change their lane, so the old lanes must be empty first.
             self._next_view = view
             return [*self.flush(), *self._turn()]
         parked, self._parked, self._next_view = self._parked, [], None

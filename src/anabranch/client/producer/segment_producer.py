@@ -53,6 +53,11 @@ _ACCESS = {
 }
 
 
+DOUBT_SECONDS = 2.0
+"""A partition takes nothing more when its topic is migrated, or when it was terminated. It counts as terminated
+if no layout with a successor, or a plan for one, has come for this long."""
+
+
 class SegmentProducerListener(Protocol):
     """Receives what a segment producer reports. Called on the event loop; must not raise."""
 
@@ -72,6 +77,10 @@ class SegmentProducerListener(Protocol):
         """Receipts of a producer that is closed."""
 
     def on_opened(self) -> None: ...
+
+    @property
+    def is_change_planned(self) -> bool:
+        """The layout announces successors of active segments."""
 
     def on_ended(self, track: SegmentLane, error: ClientError) -> None:
         """It can never be attached: missing rights, wrong options, or a regular topic that was terminated."""
@@ -113,6 +122,7 @@ class SegmentProducer:
         self._batch_timer: Timer | None = None
         self._is_patient = False
         self._is_over = False
+        self._doubt: Timer | None = None  # runs from the refusal of a partition until its successors are known
 
     @property
     def last_error(self) -> ClientError | None:
@@ -165,7 +175,7 @@ class SegmentProducer:
             raise Unreachable("the connection broke while the producer was opened")
         ancestry = None
         if connection.has_extensions and not self._is_regular:
-            ancestry = Ancestry.read(answer.ancestors)
+            ancestry = Ancestry.read(answer.ancestors, self._options.partition_hash)
             self.last_sequence_id = max(self.last_sequence_id, ancestry.highest)
         self.last_sequence_id = max(self.last_sequence_id, answer.last_sequence_id)
         if answer.HasField("topic_epoch"):
@@ -204,7 +214,7 @@ class SegmentProducer:
         self._listener.perform(self._state.lost(self.track))
 
     def ended(self, error: ClientError) -> None:
-        if isinstance(error, TopicTerminated) and not self._is_regular:
+        if self._is_sealed(error):
             self._listener.perform(self._state.terminated(self.track))
         else:
             self._listener.on_ended(self.track, error)
@@ -217,7 +227,7 @@ class SegmentProducer:
             self.do(self.lane.receipt(body.sequence_id, signed(identity.ledgerId), signed(identity.entryId)))
         elif kind == BaseCommand.SEND_ERROR:
             error = refusal(body.error, body.message)
-            if isinstance(error, TopicTerminated) and not self._is_regular:
+            if self._is_sealed(error):
                 self._listener.perform(self._state.refused(self.track))
             else:
                 self.do(self.lane.refused(body.sequence_id, error))
@@ -231,6 +241,25 @@ class SegmentProducer:
             if reason is None or not reason.retryable:
                 reason = NotReady("the broker closed the producer" if reason is None else reason.reason)
             self._lose(reason, is_urgent=True)
+
+    def _is_sealed(self, error: ClientError) -> bool:
+        """Whether messages wait for a successor of the segment instead of failing."""
+        if not isinstance(error, TopicTerminated):
+            return False
+        if not self._is_regular:
+            return True
+        if self._connection is None or not self._connection.has_extensions:
+            return False  # Apache Pulsar announces no migration
+        if self._doubt is None:
+            self._doubt = self._context.clock.call_later(DOUBT_SECONDS, partial(self._give_up, error))
+        return True
+
+    def _give_up(self, error: ClientError) -> None:
+        self._doubt = None
+        if self._listener.is_change_planned:
+            self._doubt = self._context.clock.call_later(DOUBT_SECONDS, partial(self._give_up, error))
+        else:
+            self._listener.on_ended(self.track, error)
 
     def on_detached(self, error: ClientError) -> None:
         self._lose(error)
@@ -330,16 +359,19 @@ class SegmentProducer:
 
     def drop(self) -> None:
         """Close the producer without waiting for the answer."""
-        if self._batch_timer is not None:
-            self._batch_timer.cancel()
+        self._cancel_timers()
         if not self._is_over:
             self._send_close()
             self._end()
 
+    def _cancel_timers(self) -> None:
+        for timer in (self._batch_timer, self._doubt):
+            if timer is not None:
+                timer.cancel()
+
     async def close(self, timeout_s: float) -> None:
         """Waits at most `timeout_s` for the broker to confirm the close."""
-        if self._batch_timer is not None:
-            self._batch_timer.cancel()
+        self._cancel_timers()
         connection = self._connection
         try:
             if connection is not None and connection.is_usable and not self._is_over:

@@ -28,7 +28,7 @@ from anabranch.client.producer.producer_state import ProducerState
 from anabranch.client.producer.segment_producer import SegmentProducer
 from anabranch.client.producer.segment_producer_state import Effect
 from anabranch.client.topic.layout_watch import LayoutWatch
-from anabranch.client.topic.topic_view import BrokerUrls, TopicView
+from anabranch.client.topic.topic_view import BrokerUrls, TopicView, with_partition_hash
 from anabranch.runtime.clock import Timer
 from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
@@ -149,7 +149,7 @@ class SegmentProducers:
     def _apply_view(self, view: TopicView) -> None:
         self._view = view
         self.topic = str(view.topic)
-        self.perform(self._state.viewed(view))
+        self.perform(self._state.viewed(with_partition_hash(view, self._options.partition_hash)))
         self._check_ready()
 
     def _on_gone(self, error: ClientError | None) -> None:
@@ -167,6 +167,10 @@ class SegmentProducers:
 
     def on_opened(self) -> None:
         self._check_ready()
+
+    @property
+    def is_change_planned(self) -> bool:
+        return self._view is not None and self._view.plan is not None
 
     def on_ended(self, track: SegmentLane, error: ClientError) -> None:
         if self._ready is not None and not self._ready.done():

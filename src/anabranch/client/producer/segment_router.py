@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from anabranch.client.messages.outgoing import OutgoingMessage
 from anabranch.client.producer.producer_effects import SegmentLane
-from anabranch.model.routing import RANGE_LOW16, RingHash, Routing, RoutingKind, keyless_position
+from anabranch.model.routing import RANGE_LOW16, RingHash, Routing, RoutingKind, keyless_position, partition_of
 
 
 class SegmentRouter(NamedTuple):
@@ -21,17 +21,17 @@ class SegmentRouter(NamedTuple):
         return self.routing.kind is RoutingKind.MOD_N
 
     def route(self, record: OutgoingMessage) -> SegmentLane:
-        return self.track_of(record.hash, record.sequence_id)
+        return self.track_of(record.key, record.hash, record.sequence_id)
 
-    def track_of(self, raw: int, sequence_id: int) -> SegmentLane:
-        """The lane for a key hash, -1 without a key. Equal to `Layout.route` and `Layout.route_keyless`, at less than
-        half the cost."""
+    def track_of(self, key: str | bytes | None, raw: int, sequence_id: int) -> SegmentLane:
+        """The lane for a key and its ring hash, -1 without a key. Equal to `Layout.route` and `Layout.route_keyless`,
+        at less than half the cost."""
         tracks = self.tracks
         if len(tracks) == 1:
             return tracks[0]
         routing = self.routing
         if routing.kind is RoutingKind.MOD_N:
-            return tracks[(sequence_id if raw < 0 else raw & 0x7FFFFFFF) % len(tracks)]
+            return tracks[partition_of(routing.partition_hash, key, raw, sequence_id, len(tracks))]
         if raw < 0:
             position = keyless_position(sequence_id)
         else:

@@ -6,7 +6,8 @@ opened again without a limit.
 | broker                             | what is watched                                                |
 |------------------------------------|----------------------------------------------------------------|
 | serves scalable topics             | a session: the first layout, then a push for every change      |
-| does not, or has them switched off | the number of partitions, asked periodically                   |
+| does not, or has them switched off | the number of partitions, asked periodically; so also of a     |
+|                                    | regular topic of Apache Pulsar, which does not push partitions |
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ class LayoutWatch:
                 await asyncio.wait((self._answered, self._end), return_when=asyncio.FIRST_COMPLETED)
             if self._end.done() and isinstance(self._end.result(), NotAllowed) and is_regular:
                 return await self._count_partitions()  # scalable topics are switched off
-            if self._answered.done() and self.view.is_synthetic and is_regular:
+            if self._answered.done() and self.view.is_synthetic and not self.view.is_pushed and is_regular:
                 return await self._count_partitions()
             return await self._end
         except TimeoutError as cause:

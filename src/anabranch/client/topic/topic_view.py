@@ -20,6 +20,7 @@ from anabranch.model.errors import Error
 from anabranch.model.hashrange import HashRange
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName
+from anabranch.model.partition_hash import PartitionHash
 from anabranch.model.position import Position
 from anabranch.model.routing import MOD_N, RingHash, Routing, RoutingKind
 from anabranch.model.segment import NOT_SEALED, Segment, SegmentState, backing_topic
@@ -61,10 +62,17 @@ class TopicView:
     brokers: Mapping[int, BrokerUrls] = field(default_factory=dict)  # by segment; a hint, LOOKUP is authoritative
     controller: BrokerUrls = BrokerUrls()
     generation: int = 0  # local: changes when the topic was deleted and created again
+    is_pushed: bool = True  # the broker pushes every change; Apache Pulsar does not push new partitions
 
     @property
     def is_synthetic(self) -> bool:
         return self.layout.routing.kind is RoutingKind.MOD_N
+
+    def reroutes(self, earlier: TopicView) -> bool:
+        """Whether keys of a regular topic may have another partition than in an earlier view of it."""
+        if not self.is_synthetic:
+            return False
+        return (len(self.layout.active), self.layout.routing) != (len(earlier.layout.active), earlier.layout.routing)
 
     def broker_of(self, segment_id: int) -> BrokerUrls | None:
         """The broker of the segment, from the layout or from the plan of a running operation."""
@@ -86,7 +94,15 @@ class TopicView:
 def synthetic_view(topic: TopicName, partitions: int, now_ms: int) -> TopicView:
     """A regular topic with this number of partitions; 0: not partitioned."""
     names = [str(topic.partition(index)) for index in range(partitions)] if partitions else [str(topic)]
-    return TopicView(topic, Layout.synthetic(names, now_ms=now_ms))
+    return TopicView(topic, Layout.synthetic(names, now_ms=now_ms), is_pushed=False)
+
+
+def with_partition_hash(view: TopicView, partition_hash: PartitionHash | None) -> TopicView:
+    """The view with the hash that the application has chosen; None, or a scalable topic: as the broker says."""
+    if partition_hash is None or not view.is_synthetic:
+        return view
+    routing = replace(view.layout.routing, partition_hash=partition_hash)
+    return replace(view, layout=replace(view.layout, routing=routing))
 
 
 def read_view(update: pb.CommandScalableTopicUpdate, asked: TopicName, known: TopicView | None = None) -> TopicView:
@@ -98,7 +114,7 @@ def read_view(update: pb.CommandScalableTopicUpdate, asked: TopicName, known: To
         segments = {(number := one.segment_id): _read_again(one, before.get(number)) for one in dag.segments}
         active = [one for one in segments.values() if one.is_active]
         if active and all(one.legacy_topic_name is not None for one in active):
-            routing = MOD_N
+            routing = replace(MOD_N, partition_hash=PartitionHash(dag.partition_hash or PartitionHash.MURMUR3))
             if asked.domain is Domain.PERSISTENT:  # message ids and names use the regular topic
                 topic = asked
         else:
@@ -117,10 +133,11 @@ def read_view(update: pb.CommandScalableTopicUpdate, asked: TopicName, known: To
     return TopicView(
         topic,
         layout,
-        dag.incarnation,
+        0 if routing.kind is RoutingKind.MOD_N else dag.incarnation,  # a migration that runs may still be undone
         plan,
         read_brokers(dag.segment_brokers),
         BrokerUrls(dag.controller_broker_url, dag.controller_broker_url_tls),
+        is_pushed=routing.kind is RoutingKind.RANGE or bool(dag.partition_hash),
     )
 
 
@@ -171,7 +188,7 @@ class LayoutFilter:
         if not is_other and seen.layout.epoch < known.layout.epoch:
             return False
         if seen.is_synthetic and known.is_synthetic and not is_other:
-            if len(seen.layout.active) == len(known.layout.active):
+            if not seen.reroutes(known) and seen.plan == known.plan:
                 return False
         self.view = replace(seen, generation=known.generation + is_other)
         return True

@@ -10,6 +10,7 @@ Does not know connections or topics.
 | `run` | result of `read`: columns, and facts of each entry |
 | `reading` | `read`: entries to columns |
 | `writing` | `write` and `route`: columns to entries |
+| `partitions` | partition numbers by the hashes of v4 clients |
 | `core` | selects the implementation of the inner loops |
 | `python` | decoding and encoding of bodies in Python, the reference |
 | `packing` | rows to bodies and segments in Python, the reference |

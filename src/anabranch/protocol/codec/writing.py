@@ -14,10 +14,12 @@ from typing import Any
 
 import crc32c
 
+from anabranch.model.partition_hash import PartitionHash
 from anabranch.model.routing import RingHash, Routing, RoutingKind
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.codec import core
 from anabranch.protocol.codec.column import BadColumn, Column, numbers, pairs
+from anabranch.protocol.codec.partitions import has_bytes, partition_numbers
 from anabranch.protocol.entry import CHECKSUM_MAGIC
 
 Compressor = Callable[[bytes | bytearray], tuple[int, bytes]]
@@ -70,8 +72,12 @@ def route(
     loops = core.loops
     given = loops.given(keys, "keys")
     rows = _length(given)
-    kind = 0 if routing.kind is RoutingKind.MOD_N else _KINDS[routing.ring_hash]
     wanted = numbers(sequence_ids, rows, "sequence_ids")
+    kind = 0
+    if routing.kind is RoutingKind.RANGE:
+        kind = _KINDS[routing.ring_hash]
+    elif routing.partition_hash is not PartitionHash.MURMUR3 or has_bytes(keys):
+        return partition_numbers(keys, routing.partition_hash, len(borders), first, wanted)
     return memoryview(loops.route(given, kind, array("i", borders), first, wanted)).cast("i")
 
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from anabranch.client.connection.connection import Connection
 from anabranch.client.errors import ClientError, NotReady, TopicTerminated, refusal
-from anabranch.model.routing import RingHash, keyless_position
+from anabranch.model.partition_hash import PartitionHash
+from anabranch.model.routing import RingHash, Routing, RoutingKind, keyless_position
 from anabranch.model.segment import Segment
 from anabranch.protocol import codec
 from anabranch.protocol import pulsar_pb2 as pb
@@ -118,8 +120,7 @@ def stored_in(rows: Rows, mine: Any, ring: Any, lane: SegmentWriter) -> Iterator
     sequence = rows.first + np.arange(len(rows), dtype=np.int64)
     left = mine
     for one in sorted(lane.ancestors, key=lambda one: one.segment_id):
-        # An ancestor that was routed modulo its siblings says nothing by its range: parts of it are here.
-        inside = (ring >= one.hash_start) & (ring <= one.hash_end) if one.ring_hash else mine
+        inside = (ring >= one.hash_start) & (ring <= one.hash_end) if one.ring_hash else _in_partition(rows, one, lane)
         found = left & inside & (sequence <= one.last_sequence_id)
         if found.any():
             yield one.segment_id, found
@@ -127,6 +128,16 @@ def stored_in(rows: Rows, mine: Any, ring: Any, lane: SegmentWriter) -> Iterator
     found = left & (sequence <= lane.last_sequence)
     if found.any():
         yield lane.segment.segment_id, found
+
+
+def _in_partition(rows: Rows, one: pb.AncestorSequence, lane: SegmentWriter) -> Any:
+    """Which rows were routed to an ancestor that was a partition of a regular topic. The range of it is all of the
+    ring, because keys were routed modulo the number of partitions."""
+    siblings = sorted(other.segment_id for other in lane.ancestors if not other.ring_hash)
+    routing = Routing(RoutingKind.MOD_N, partition_hash=PartitionHash(one.partition_hash or PartitionHash.MURMUR3))
+    keys = pa.nulls(len(rows), pa.string()) if rows.keys is None else rows.keys
+    numbers = np.asarray(codec.route(keys, routing, range(len(siblings)), first=rows.first))
+    return numbers == siblings.index(one.segment_id)
 
 
 def ring_of(rows: Rows, ring_hash: RingHash) -> Any:

@@ -247,10 +247,11 @@ class TopicWriter:
         """The layout to route by. A new one counts once everything under the old one has its outcome: a key's rows must
         not overtake each other."""
         found = self._cluster.layout(self._topic, creates=True)
-        if self._view is not None and found.layout.epoch != self._view.layout.epoch:
+        if self._view is not None and _routing_of(found) != _routing_of(self._view):
             ids = {one.segment_id for one in found.layout.active}
             ended = [lane for one, lane in self._lanes.items() if one not in ids]
-            self._settle(ended)
+            # Partitions that are added, or another hash, move keys between partitions that stay.
+            self._settle(self._lanes.values() if found.is_synthetic else ended)
             if any(lane.outstanding for lane in ended):
                 raise _Sealed
             for lane in ended:
@@ -375,6 +376,11 @@ class TopicWriter:
         with self._news:
             if not self._news.wait_for(done, self._options.send_timeout_s):
                 raise TimedOut(f"{self._topic}: no receipt within {self._options.send_timeout_s:g} s")
+
+
+def _routing_of(view: TopicView) -> tuple[object, ...]:
+    """Changes when keys may have another segment."""
+    return view.layout.epoch, len(view.layout.active), view.layout.routing
 
 
 class _Sealed(Exception):

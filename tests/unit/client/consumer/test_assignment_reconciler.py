@@ -7,6 +7,7 @@ from anabranch.client.consumer.assignment_reconciler import (
     Attach,
     Detach,
     Discard,
+    Release,
     SegmentOrder,
     Stop,
 )
@@ -142,3 +143,13 @@ def test_ancestor_that_was_detached_or_rewound_must_be_settled_again() -> None:
     assert order.unsettled(3) == {0}
     order.detached(3)
     assert order.unsettled(3) == frozenset()
+
+
+def test_partitions_held_before_a_migration_are_kept_or_settled_before_they_leave() -> None:
+    reconciler = AssignmentReconciler()
+    reconciler.adopted([0, 1, 2])
+    assert (reconciler.held, reconciler.generation) == ((0, 1, 2), None), "sent with the registration"
+    assert reconciler.assigned([0, 3], generation=1, epoch=1) == [Stop(1), Stop(2), Attach(3)]
+    assert reconciler.settled(1) == [Detach(1)], "everything handed out of it is acknowledged"
+    assert reconciler.closed(1) == [Release(1, (1,))]
+    assert reconciler.held == (0, 2, 3)

@@ -19,10 +19,11 @@ from anabranch.client.producer.producer_effects import AskLayout, CloseRequest, 
 from anabranch.client.producer.producer_state import ProducerState
 from anabranch.client.producer.segment_producer_state import Failed, SegmentProducerState, Stored
 from anabranch.client.producer.segment_router import SegmentRouter
-from anabranch.client.topic.topic_view import TopicView, synthetic_view
-from anabranch.model.hashrange import HashRange
+from anabranch.client.topic.topic_view import Plan, TopicView, synthetic_view, with_partition_hash
+from anabranch.model.hashrange import FULL, HashRange
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
+from anabranch.model.partition_hash import PartitionHash
 from anabranch.model.replacement import plan_migration
 from anabranch.model.routing import MOD_N, RANGE_HIGH16, RANGE_LOW16, RingHash, Routing, key_hash
 from tests.support.models.layout_histories import applied, merge, split
@@ -230,6 +231,42 @@ def test_scenario_31_migration_keeps_keys_behind_all_partitions() -> None:
         state.close_confirmed(one)
     assert {one.lane.is_held for one in children} == {False}
     assert sum(len(one.lane.take_all()) for one in children) == len(KEYS) + 1
+
+
+@pytest.mark.parametrize("one", list(PartitionHash))
+def test_unsure_messages_of_a_partition_are_found_in_it_by_the_hash_of_the_topic(one: PartitionHash) -> None:
+    """The connections to both partitions broke before the migration; all that they had stored is known afterwards."""
+    regular = with_partition_hash(synthetic_view(REGULAR, 2, 0), one)
+    state, old = state_on(regular)
+    stored = {n: key for n, key in enumerate(KEYS) if n < len(KEYS) // 2}
+    for n, key in enumerate(KEYS):
+        track, _ = state.append(record(key, n))
+        assert track is old[one.partition_of(key, 2)]
+    for track in old:
+        state.lost(track)
+    migrated = applied(regular.layout, plan_migration(regular.layout, now_ms=1, limits=NO_LIMITS))
+    assert migrated.routing.partition_hash is one
+    state.viewed(TopicView(TOPIC, migrated))
+    lasts = [max((n for n, key in stored.items() if one.partition_of(key, 2) == index), default=-1) for index in (0, 1)]
+    parents = [Ancestor(index, FULL, last, None, one) for index, last in enumerate(lasts)]
+    for child in list(state.active):
+        state.opening(child)
+        state.opened(child, MAX_BYTES, None, Ancestry(parents))
+    again = [each for child in state.active for each in child.lane.take_all()]
+    assert sorted(each.sequence_id for each in again) == [n for n in range(len(KEYS)) if n not in stored]
+
+
+def test_plan_of_a_migration_opens_children_and_holds_nothing() -> None:
+    regular = synthetic_view(REGULAR, 2, 0)
+    state, old = state_on(regular)
+    state.append(record("key-0", 0))
+    change = plan_migration(regular.layout, now_ms=1, limits=NO_LIMITS)
+    plan = Plan("op", change.parent_ids, change.children, {})
+    opened = state.viewed(replace(regular, plan=plan))
+    assert [effect.track.segment.segment_id for effect in opened if isinstance(effect, Open)] == [2, 3]
+    track, effects = state.append(record("key-0", 1))
+    assert track in old and effects, "the partitions are written to until they are sealed"
+    assert [type(effect) for effect in state.viewed(regular)] == [Drop, Drop], "undone"
 
 
 def test_lane_error_fails_its_messages_and_later_appends() -> None:

@@ -13,9 +13,11 @@ from anabranch.client.topic.topic_view import (
     UnreadableLayout,
     read_view,
     synthetic_view,
+    with_partition_hash,
 )
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
+from anabranch.model.partition_hash import PartitionHash
 from anabranch.model.replacement import plan_migration
 from anabranch.model.routing import MOD_N, RANGE_HIGH16, RANGE_LOW16
 from anabranch.protocol import pulsar_pb2 as pb
@@ -84,6 +86,7 @@ def test_invalid_layout_is_refused() -> None:
 def test_regular_topic_has_the_same_synthetic_layout_from_both_sides() -> None:
     ours = synthetic_view(REGULAR, 3, 0)
     theirs = read_view(update(dag_of(ours.layout)), REGULAR)
+    assert not theirs.is_pushed and not ours.is_pushed, "Apache Pulsar names no hash and pushes no partitions"
     assert theirs.layout == ours.layout and theirs.topic == ours.topic == REGULAR
     assert ours.is_synthetic and ours.layout.routing == MOD_N
     assert [ours.lane(one) for one in ours.layout.active] == [0, 1, 2]
@@ -116,6 +119,48 @@ def test_migrated_topic_keeps_its_generation() -> None:
     layouts.accept(regular)
     migrated = applied(regular.layout, plan_migration(regular.layout, now_ms=1, limits=NO_LIMITS))
     assert layouts.accept(view(Layout(0, migrated.next_segment_id, migrated.segments, migrated.routing)))
+    assert layouts.view is not None and layouts.view.generation == 0
+
+
+@pytest.mark.parametrize("asked", [REGULAR, TOPIC])
+def test_layout_of_a_regular_topic_names_its_hash_and_is_pushed(asked: TopicName) -> None:
+    dag = dag_of(synthetic_view(REGULAR, 3, 0).layout)
+    dag.partition_hash = "boost"
+    seen = read_view(update(dag), asked)
+    assert seen.layout.routing.partition_hash is PartitionHash.BOOST
+    assert (seen.is_pushed, seen.is_synthetic, seen.topic) == (True, True, asked)
+    dag.partition_hash = "a hash of the future"
+    with pytest.raises(UnreadableLayout):
+        read_view(update(dag), asked)
+
+
+def test_hash_of_the_application_replaces_that_of_the_broker() -> None:
+    regular = synthetic_view(REGULAR, 2, 0)
+    assert with_partition_hash(regular, None) == regular
+    chosen = with_partition_hash(regular, PartitionHash.BOOST)
+    assert chosen.layout.routing.partition_hash is PartitionHash.BOOST
+    scalable = view(Layout.initial(1, now_ms=0))
+    assert with_partition_hash(scalable, PartitionHash.BOOST) == scalable
+
+
+def test_another_hash_makes_a_new_view_of_the_same_topic() -> None:
+    layouts, regular = LayoutFilter(), synthetic_view(REGULAR, 2, 0)
+    assert layouts.accept(regular)
+    assert layouts.accept(with_partition_hash(regular, PartitionHash.BOOST))
+    assert layouts.view is not None and layouts.view.generation == 0
+
+
+def test_plan_of_a_migration_is_a_new_view_without_incarnation() -> None:
+    layouts, regular = LayoutFilter(), synthetic_view(REGULAR, 2, 0)
+    layouts.accept(regular)
+    dag = dag_of(regular.layout)
+    dag.incarnation = 7
+    dag.plan.operation_id = "op"
+    dag.plan.parent_ids.extend((0, 1))
+    seen = read_view(update(dag), REGULAR)
+    assert seen.incarnation == 0, "an undone migration leaves no trace in checkpoints"
+    assert layouts.accept(seen) and not layouts.accept(seen)
+    assert layouts.accept(regular), "undone"
     assert layouts.view is not None and layouts.view.generation == 0
 
 
