@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from anabranch.model.errors import BadRequest, Error, NotFound
 
@@ -275,6 +275,14 @@ class MetadataStore(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+@runtime_checkable
+class Sharded(Protocol):
+    """A store that delivers changes in order per shard only."""
+
+    def keys_in_all_shards(self, below: str) -> list[str]:
+        """Keys that begin with `below`, at least one in every shard."""
 
 
 def check_key(key: str) -> None:

@@ -1,16 +1,25 @@
 """Carries one attempt out: performs what the coordinator's machine decides.
 
-The coordinator holds an ephemeral key in the source. When it ends, every participant may write FAILED.
+The coordinator holds an ephemeral key in the source. When it ends, every participant may write FAILED. Another one in
+the target keeps other attempts from writing there; it is checked before every page.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
-from anabranch.metadata.interface import MetadataStore, OutcomeUnknown, Session, SessionEvent, VersionMismatch
+from anabranch.metadata.interface import (
+    ANY,
+    MetadataStore,
+    OutcomeUnknown,
+    Session,
+    SessionEvent,
+    StoreUnavailable,
+    VersionMismatch,
+)
 from anabranch.metadata.migration.coordinator_state import (
     Began,
     CoordinatorMachine,
@@ -37,7 +46,15 @@ from anabranch.metadata.migration.coordinator_state import (
 from anabranch.metadata.migration.copy import ChangedKeys, TreeCopy, purge
 from anabranch.metadata.migration.pacing import Pace
 from anabranch.metadata.migration.participant import mark_complete, read_participants
-from anabranch.metadata.migration.record import MIGRATION, MigrationRecord, Phase, State, SubPhase
+from anabranch.metadata.migration.record import (
+    MIGRATION,
+    MigrationFailed,
+    MigrationRecord,
+    Phase,
+    Role,
+    State,
+    SubPhase,
+)
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.logs import get_logger
@@ -47,6 +64,55 @@ log = get_logger(__name__)
 WINDOW_S = 10.0
 """Longest time that an attempt blocks writers before it gives up."""
 POLL_S = 0.02
+SAVE_S = 10.0
+CLOSE_S = 5.0
+LEASE_LOST = "the coordinator lost its lease"
+TARGET_LEASE_LOST = "the coordinator lost its session in the target"
+
+
+@dataclass(frozen=True, slots=True)
+class Leases:
+    """What the coordinator holds: the right to decide in the source, and to write in the target."""
+
+    source: Session
+    target: Session
+    former: bytes | None = None
+    """The record that the target had before, if it had been a source; it is left there again after a failure."""
+
+    def listen(self, stop: Callable[[str], None]) -> Callable[[], None]:
+        def on_source(event: SessionEvent) -> None:
+            if event is SessionEvent.LOST:
+                stop(LEASE_LOST)
+
+        def on_target(event: SessionEvent) -> None:
+            if event is SessionEvent.LOST:
+                stop(TARGET_LEASE_LOST)
+
+        ends = self.source.listen(on_source), self.target.listen(on_target)
+
+        def end() -> None:
+            for one in ends:
+                one()
+
+        return end
+
+    def check(self, now: float) -> None:
+        if self.source.is_lost or now >= self.source.valid_until:
+            raise MigrationFailed(LEASE_LOST)
+        self.check_target(now)
+
+    def check_target(self, now: float) -> None:
+        if self.target.is_lost or now >= self.target.valid_until:
+            raise MigrationFailed(TARGET_LEASE_LOST)
+
+    async def close(self) -> None:
+        """A store that does not answer ends its session itself."""
+        for session in (self.target, self.source):
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await session.close()
+            except (Error, TimeoutError) as error:
+                log.info("a lease of the coordinator will expire", extra={"reason": str(error) or "no answer"})
 
 
 class Coordinator:
@@ -56,20 +122,20 @@ class Coordinator:
         target: MetadataStore,
         record: MigrationRecord,
         version: int,
-        lease: Session,
+        leases: Leases,
         pace: Pace,
         clock: Clock,
         window_s: float = WINDOW_S,
     ) -> None:
-        """`record` with `version` is saved in the source, `lease` is held, the target is empty and tagged."""
+        """`record` with `version` is saved in the source, the leases are held, the target is empty and tagged."""
         self._source, self._target, self._clock, self._window_s = source, target, clock, window_s
         self.record, self._version = record, version
-        self._lease = lease
+        self.leases = leases
         self._pace = pace
         self._machine = CoordinatorMachine()
         self._changed: ChangedKeys | None = None
         self._copy: TreeCopy | None = None
-        self._stop: asyncio.Future[str] | None = None
+        self._stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._window_until = float("inf")
 
     @property
@@ -80,24 +146,16 @@ class Coordinator:
     def progress(self) -> MigrationRecord:
         return self.record if self._copy is None else replace(self.record, counts=self._copy.counts)
 
-    async def release(self) -> None:
-        """End the lease. An unreachable source ends it itself."""
-        try:
-            await self._lease.close()
-        except Error as error:
-            log.info("the lease of the coordinator will expire", extra={"reason": str(error)})
-
     def stop(self, reason: str) -> None:
         """End the attempt unless it is decided."""
-        if self._stop is not None and not self._stop.done():
+        if not self._stop.done():
             self._stop.set_result(reason)
 
     async def run(self) -> str:
         """Returns the error; empty after COMPLETED."""
-        self._stop = asyncio.get_running_loop().create_future()
-        unlisten = self._lease.listen(self._on_lease)
+        unlisten = self.leases.listen(self.stop)
         self._changed = ChangedKeys(self._source.watch("/"))
-        self._copy = TreeCopy(self._source, self._target, self._changed, self._pace)
+        self._copy = TreeCopy(self._source, self._target, self._changed, self._pace, self._check_held)
         try:
             effects = self._machine.handle(Began())
             while True:
@@ -113,9 +171,11 @@ class Coordinator:
             unlisten()
             await self._changed.close()
 
-    def _on_lease(self, event: SessionEvent) -> None:
-        if event is SessionEvent.LOST:
-            self.stop("the coordinator lost its lease")
+    def _check_held(self) -> None:
+        self.leases.check(self._clock.monotonic())
+
+    def _check_target_held(self) -> None:
+        self.leases.check_target(self._clock.monotonic())
 
     async def _perform(self, effect: Effect) -> Event | None:
         assert self._copy is not None
@@ -147,7 +207,6 @@ class Coordinator:
 
     async def _or_stop(self, work: Coroutine[None, None, Event]) -> Event:
         """The answer of a step; Stopped if it fails or the attempt is stopped; WaitEnded if the window is over."""
-        assert self._stop is not None
         task = asyncio.ensure_future(work)
         waited: tuple[asyncio.Future[Any], ...] = (task, self._stop)
         left_s = self._window_until - self._clock.monotonic()
@@ -169,18 +228,11 @@ class Coordinator:
         assert self._copy is not None
         assert self._changed is not None
         if is_repeated:
-            await self._purge_copied()
+            await purge(self._target, self._check_held, keeps_record=True)
             self._changed.restart()
         await self._source.sync()
         await self._copy.copy_tree()
         return Copied(len(self._changed), self._changed.is_lost)
-
-    async def _purge_copied(self) -> None:
-        """All but the tag of this attempt."""
-        tag = await self._target.get(MIGRATION)
-        await purge(self._target)
-        if tag is not None:
-            await self._target.bulk_write([(MIGRATION, tag)], preserve=False)
 
     async def _copy_changes(self) -> Event:
         assert self._copy is not None
@@ -198,6 +250,7 @@ class Coordinator:
             await self._source.sync()
             states = await read_participants(self._source)
             ready = {name: one.run == self.record.run and one.state is State.READY for name, one in states.items()}
+            ready.setdefault(self.record.coordinator, False)  # it is registered unless its session was lost
             if not all(ready.values()):
                 await self._clock.sleep(POLL_S)
             return ParticipantsSeen(ready)
@@ -214,30 +267,48 @@ class Coordinator:
         while len(self._changed):
             await self._copy.copy_changes(is_last=True)
         await self._copy.copy_sequences()
+        await self._check_tag()
         return LastChangesCopied(tuple(await self._copy.missing_ephemerals()))
+
+    async def _check_tag(self) -> None:
+        """The target still belongs to this attempt."""
+        found = await self._target.get(MIGRATION)
+        tag = None if found is None else MigrationRecord.from_bytes(found.value)
+        if tag is None or tag.role is not Role.TARGET or tag.run != self.record.run:
+            raise MigrationFailed("another migration has taken the target")
 
     async def _save(self, phase: Phase, sub_phase: SubPhase) -> Event:
         """Not interrupted by `stop`: a write whose outcome is unknown is read until it is known."""
-        assert self._stop is not None
         if self._stop.done():
             return Stopped(self._stop.result())
         new = self.progress().at(phase, sub_phase, self._clock.now_ms())
+        until = self._clock.monotonic() + SAVE_S
         while True:
             try:
                 self._version = await self._source.put(MIGRATION, new.to_bytes(), expected=self._version)
                 self.record = new
                 return Saved()
-            except (VersionMismatch, OutcomeUnknown):
+            except (VersionMismatch, StoreUnavailable) as error:
+                reason = error.reason
+            except Error as error:
+                return Stopped(error.reason)
+            try:
                 await self._source.sync()
                 found = await self._source.get(MIGRATION)
             except Error as error:
-                return Stopped(str(error))
+                if self._clock.monotonic() >= until:
+                    return Stopped(f"the source does not answer: {error.reason}")
+                await self._clock.sleep(POLL_S)
+                continue
             if found is not None and found.value == new.to_bytes():
                 self._version, self.record = found.version, new
                 return Saved()
             if found is None or found.version != self._version:
                 record = None if found is None else MigrationRecord.from_bytes(found.value)
                 return Raced("the record was deleted" if record is None else record.error or str(record.phase))
+            if self._clock.monotonic() >= until:
+                return Stopped(f"the state was not saved: {reason}")
+            await self._clock.sleep(POLL_S)
 
     async def _save_failed(self, reason: str) -> None:
         """If the source does not answer, the participants write it when the lease ends."""
@@ -272,6 +343,16 @@ class Coordinator:
             record = None if found is None else MigrationRecord.from_bytes(found.value)
             if record is not None and record.run == self.record.run and record.phase is Phase.FAILED:
                 self.record = record
-                await purge(self._target)
+                await self._leave_target()
         except Error as failure:
             log.warning("the target of the failed migration is not purged", extra={"reason": str(failure)})
+
+    async def _leave_target(self) -> None:
+        """The target is as it was: empty, or with the record that names the store that its metadata moved to."""
+        await purge(self._target, self._check_target_held, keeps_record=True)
+        await self._check_tag()
+        self._check_target_held()
+        if self.leases.former is None:
+            await self._target.delete(MIGRATION, expected=ANY)
+        else:
+            await self._target.put(MIGRATION, self.leases.former, expected=ANY)

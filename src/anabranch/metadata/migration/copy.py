@@ -6,14 +6,23 @@ Nothing here holds the tree: memory grows with the keys that change during the c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from anabranch.metadata.archive import Sequence as SequenceCounter
-from anabranch.metadata.interface import ANY, ChangeKind, Item, MetadataStore, StoreUnavailable, Versioned, Watch
+from anabranch.metadata.interface import (
+    ANY,
+    ChangeKind,
+    Item,
+    MetadataStore,
+    Sharded,
+    StoreUnavailable,
+    Versioned,
+    Watch,
+)
 from anabranch.metadata.migration.pacing import Pace
-from anabranch.metadata.migration.record import BARRIERS, Counts, MigrationFailed, is_copied
+from anabranch.metadata.migration.record import BARRIERS, MIGRATION, Counts, MigrationFailed, is_copied
 from anabranch.metadata.migration.tree_digest import TreeDigest, bucket_of
 from anabranch.metadata.transfer import SEQUENCES, raise_sequence, sequence_prefix
 from anabranch.runtime.tasks import TaskOwner
@@ -21,9 +30,6 @@ from anabranch.runtime.tasks import TaskOwner
 CHANGED_MAX = 500_000
 READS_AT_ONCE = 64
 PURGE_KEYS = 20_000
-BARRIER_KEYS = 16
-"""Several, because a store with shards orders the changes of one shard only."""
-
 T = TypeVar("T")
 
 
@@ -45,7 +51,8 @@ class ChangedKeys:
         self._waiting: set[str] = set()
         self.ever: set[str] = set()
         self.is_lost = False
-        self._barriers: set[str] = set()
+        self._barriers: set[str] = set()  # not seen yet
+        self._rounds = 0
         self._arrived = asyncio.Event()
         self._tasks = TaskOwner("migration changes")
         self._tasks.spawn(self._follow(), "watch")
@@ -63,8 +70,8 @@ class ChangedKeys:
                 if len(self.ever) > CHANGED_MAX:
                     self.is_lost = True
             elif change.key.startswith(f"{BARRIERS}/"):
-                self._barriers.add(change.key)
-            if self.is_lost or len(self._barriers) == BARRIER_KEYS:
+                self._barriers.discard(change.key)
+            if self.is_lost or not self._barriers:
                 self._arrived.set()
 
     def take(self) -> list[str]:
@@ -76,11 +83,16 @@ class ChangedKeys:
         self._waiting, self.ever, self.is_lost = set(), set(), False
 
     async def wait_barrier(self, source: MetadataStore, seconds: float) -> None:
-        """Wait until every change that was confirmed before this call is known."""
-        self._barriers.clear()
+        """Wait until every change that was confirmed before this call is known.
+
+        A store with shards orders the changes of one shard only, so every shard gets a key.
+        """
+        self._rounds += 1
+        below = f"{BARRIERS}/{self._rounds}"
+        keys = source.keys_in_all_shards(below) if isinstance(source, Sharded) else [f"{below}-0"]
+        self._barriers = set(keys)
         self._arrived.clear()
-        for number in range(BARRIER_KEYS):
-            await source.put(f"{BARRIERS}/{number}", b"", expected=ANY)
+        await asyncio.gather(*(source.put(key, b"", expected=ANY) for key in keys))
         try:
             async with asyncio.timeout(seconds):
                 await self._arrived.wait()
@@ -95,8 +107,18 @@ class ChangedKeys:
 
 
 class TreeCopy:
-    def __init__(self, source: MetadataStore, target: MetadataStore, changed: ChangedKeys, pace: Pace) -> None:
+    """`check_held` is called before every write to the target and raises if another attempt may use it."""
+
+    def __init__(
+        self,
+        source: MetadataStore,
+        target: MetadataStore,
+        changed: ChangedKeys,
+        pace: Pace,
+        check_held: Callable[[], None],
+    ) -> None:
         self._source, self._target, self._changed, self._pace = source, target, changed, pace
+        self._check_held = check_held
         self._digest = TreeDigest()
         self._ephemerals: set[str] = set()
         self.counts = Counts()
@@ -110,6 +132,7 @@ class TreeCopy:
                 kept = durable(part)
                 self._ephemerals |= {key for key, found in part if found.ephemeral and is_copied(key)}
                 if kept:
+                    self._check_held()
                     await self._target.bulk_write(kept, preserve=True)
                 self._digest.add(kept)
                 self._count(kept)
@@ -126,6 +149,7 @@ class TreeCopy:
             self._ephemerals |= {key for key, one in found.items() if one is not None and one.ephemeral}
             kept = [(key, one) for key, one in found.items() if one is not None and not one.ephemeral]
             gone = [key for key, one in found.items() if one is None or (one.ephemeral and not is_last)]
+            self._check_held()
             if gone:
                 await self._target.bulk_delete(gone[::-1])
             if kept:
@@ -202,19 +226,24 @@ async def read_all(store: MetadataStore, keys: Sequence[str]) -> dict[str, Versi
     return found
 
 
-async def purge(store: MetadataStore) -> None:
-    """Delete the whole tree and its sequence counters; the version numbering stays. Keys of sessions end with them."""
+async def purge(store: MetadataStore, check_held: Callable[[], None], *, keeps_record: bool) -> None:
+    """Delete the whole tree and its sequence counters; the version numbering stays, and with `keeps_record` MIGRATION.
+
+    Keys of sessions end with them.
+    """
     await store.sync()
+    kept = {MIGRATION} if keeps_record else set[str]()
     for prefix in ("/", SEQUENCES):
-        while keys := await _some_keys(store, prefix):
+        while keys := await _some_keys(store, prefix, kept):
+            check_held()
             await store.bulk_delete(keys[::-1])
 
 
-async def _some_keys(store: MetadataStore, prefix: str) -> list[str]:
+async def _some_keys(store: MetadataStore, prefix: str, kept: set[str]) -> list[str]:
     keys: list[str] = []
     if prefix == "/":
         async for page in store.bulk_scan(prefix):
-            keys += [key for key, _ in page]
+            keys += [key for key, _ in page if key not in kept]
             if len(keys) >= PURGE_KEYS:
                 break
         return keys

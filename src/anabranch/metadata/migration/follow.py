@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anabranch.metadata.interface import MetadataStore
-from anabranch.metadata.migration.participant import OpenTarget
-from anabranch.metadata.migration.record import MIGRATION, MigrationRecord, Phase, Role
+from anabranch.metadata.migration.participant import OpenTarget, mark_complete
+from anabranch.metadata.migration.record import MIGRATION, MigrationRecord
 from anabranch.model.errors import NotAllowed
 from anabranch.runtime.logs import get_logger
 
@@ -19,24 +19,41 @@ class NotComplete(NotAllowed):
     code = "metadata-migration-incomplete"
 
 
-async def open_current(url: str, open_store: OpenTarget) -> tuple[str, MetadataStore]:
-    """The opened store, and its URL. Raises NotComplete for a target that is still being copied to."""
+async def open_current(url: str, open_store: OpenTarget, now_ms: int) -> tuple[str, MetadataStore]:
+    """The opened store, and its URL. A store that was moved names its target, an incomplete target names its source.
+
+    A cluster may have stopped between the decision in the source and the mark in the target. The mark is then written.
+    """
     seen = [url]
+    decided: MigrationRecord | None = None
     while True:
         store = open_store(seen[-1])
-        await store.open()
         try:
+            await store.open()
+            await store.sync()
             found = await store.get(MIGRATION)
             record = None if found is None else MigrationRecord.from_bytes(found.value)
-            if record is not None and record.role is Role.TARGET and record.phase is not Phase.COMPLETED:
-                raise NotComplete("this metadata store is the target of a migration that has not completed")
-            if record is None or not record.has_moved:
+            if record is not None and record.is_abandoned_target and decided is not None and decided.run == record.run:
+                await mark_complete(store, decided, now_ms)
                 return seen[-1], store
-            if record.target_url in seen or len(seen) > HOPS_MAX:
-                raise NotComplete(f"metadata stores name each other as successors: {len(seen)} stores visited")
+            follows = "" if record is None else _successor(record)
+            if not follows:
+                return seen[-1], store
+            if seen.count(follows) > 1 or len(seen) > HOPS_MAX:
+                raise NotComplete(f"metadata stores name each other as the one in use: {len(seen)} stores visited")
         except BaseException:
             await store.close()
             raise
         await store.close()
-        seen.append(record.target_url)
-        log.warning("metadata has moved to another store; set metadata.url to it")
+        decided = record
+        seen.append(follows)
+        log.warning("the metadata of the cluster is in another store; set metadata.url to it")
+
+
+def _successor(record: MigrationRecord) -> str:
+    """URL of the store to look at next; empty if the store with this record is in use."""
+    if record.has_moved:
+        return record.target_url
+    if record.is_abandoned_target and not record.source_url:
+        raise NotComplete("this metadata store is the target of a migration that has not completed")
+    return record.source_url if record.is_abandoned_target else ""

@@ -1,7 +1,9 @@
 """One process in migrations: it registers itself, follows the record, and performs what its machine decides.
 
-A write is confirmed to its caller only while the registration of this process is valid. A process that was stopped for
-longer than its session, and that the coordinator therefore did not wait for, reads the record before it confirms.
+An answer of the store reaches its caller only if the store was still that of the cluster when it answered. The process
+is *vouched for* while it is registered and has read, after it registered, that no attempt concerns it: any coordinator
+then waits for it. Otherwise, for example after a stop that was longer than its session, it reads the record before
+every answer.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from anabranch.metadata.migration.participant_state import (
     Prepared,
     RecordSeen,
     ReportReady,
+    Retry,
     Stage,
     StepFailed,
     Switch,
@@ -107,6 +110,8 @@ class Participant:
         self._wake = asyncio.Event()
         self._tasks = TaskOwner("metadata migration")
         self._decided: MigrationRecord | None = None  # the last COMPLETED record that was read
+        self._vouched: Lease | None = None
+        self._before: _Side | None = None  # the former store, while peers may still use it
         self.url = url
         self.blocked_since: float | None = None
         self.blocked_s = 0.0
@@ -123,21 +128,28 @@ class Participant:
         """Register, then read the record: an attempt either finds this process, or is found by it."""
         if self._here is not None:
             return
-        self._here = await self._side(self._store.real)
-        self._store.on_write(self._confirm)
-        await self._register(self._here)
-        await self._step()
+        self._here = side = await self._side(self._store.real)
+        self._store.take_part(self)
+        try:
+            await self._register(side)
+            await self._step()
+        except BaseException:
+            if self._here is side:
+                self._here = None
+            await self._undo_preparation()
+            await self._close_side(side)
+            raise
         self._tasks.spawn(self._run(), "participant")
 
     async def close(self) -> None:
         await self._tasks.close()
-        for side in (self._next, self._here):
-            if side is not None:
-                side.watch.close()
-                await side.keeper.close()
-        if self._next is not None:
-            await self._next.store.close()
+        sides, target = (self._next, self._here), self._next
         self._here = self._next = None
+        for side in sides:
+            if side is not None:
+                await self._close_side(side)
+        if target is not None:
+            await target.store.close()
 
     async def _side(self, store: MetadataStore) -> _Side:
         keeper = SessionKeeper(
@@ -148,6 +160,10 @@ class Participant:
         await keeper.__aenter__()
         self._tasks.spawn(self._follow(watch), "watch")
         return _Side(store, keeper, watch)
+
+    async def _close_side(self, side: _Side) -> None:
+        side.watch.close()
+        await side.keeper.close()
 
     def _on_session(self, event: KeeperEvent) -> None:
         self._wake.set()
@@ -166,24 +182,54 @@ class Participant:
             self._wake.clear()
             try:
                 await self._step()
-            except (Error, TimeoutError) as error:
+            except (Error, TimeoutError, OSError) as error:
                 log.info("metadata migration: a step is repeated", extra={"reason": str(error)})
                 self._clock.call_later(BUSY_S, self._wake.set)
 
     async def _step(self) -> None:
         """Read the state once and act on it."""
         assert self._here is not None
-        await self._register(self._here)
+        try:
+            await self._register(self._here, STEP_S if self._machine.stage is Stage.IDLE else 0.0)
+        except (Error, TimeoutError):
+            if self._machine.stage is Stage.IDLE:
+                raise  # otherwise the decision may be known without the source
         record = await self._read_record()
-        if record is not None and record.is_running and await self._here.store.get(COORDINATOR) is None:
-            await self._here.store.sync()
-            if await self._here.store.get(COORDINATOR) is None:
-                await self._ask_failed(record.run, f"the coordinator {record.coordinator} has ended")
-                record = await self._read_record()
+        if record is not None and record.is_running_here and await self._is_coordinator_gone():
+            await self._ask_failed(record.run, f"the coordinator {record.coordinator} has ended")
+            record = await self._read_record()
         await self._post(RecordSeen(record))
+        await self._post(Retry())
         if self._machine.stage is Stage.READY and self._is_target_ending():
             await self._post(StepFailed("the sessions in the target are about to end"))
             await self._post(RecordSeen(await self._read_record()))
+        await self._vouch(record)
+
+    async def _is_coordinator_gone(self) -> bool:
+        assert self._here is not None
+        store = self._here.store
+        if await store.get(COORDINATOR) is not None:
+            return False
+        await store.sync()
+        return await store.get(COORDINATOR) is None
+
+    async def _vouch(self, record: MigrationRecord | None) -> None:
+        """`record` was read after the registration. Also finishes what a switch could not do at once."""
+        assert self._here is not None
+        if self._machine.stage is not Stage.IDLE or not self._is_open_store(record):
+            return
+        if record is not None and record.is_abandoned_target and self._decided is not None:
+            await mark_complete(self._here.store, self._decided, self._clock.now_ms())
+        self._vouched = self._here.registered
+        self._store.is_outdated = False
+
+    def _is_open_store(self, record: MigrationRecord | None) -> bool:
+        """Whether a store with this record is the cluster's, and its writers need not wait."""
+        if record is None:
+            return True
+        if record.role is Role.TARGET:
+            return record.phase is Phase.COMPLETED or (self._decided is not None and self._decided.run == record.run)
+        return record.phase in (Phase.NOT_STARTED, Phase.FAILED)
 
     def _is_target_ending(self) -> bool:
         left_s = self._store.target_valid_until() - self._clock.monotonic()
@@ -191,7 +237,7 @@ class Participant:
 
     async def _read_record(self) -> MigrationRecord | None:
         record = await self._read()
-        if record is not None and record.phase is Phase.COMPLETED:
+        if record is not None and record.has_moved:
             self._decided = record
         return record
 
@@ -211,8 +257,8 @@ class Participant:
             return replace(record, role=Role.SOURCE)
         return None if found is None else MigrationRecord.from_bytes(found.value)
 
-    async def _register(self, side: _Side) -> None:
-        lease = await side.keeper.wait_lease(STEP_S)
+    async def _register(self, side: _Side, seconds: float = STEP_S) -> None:
+        lease = await side.keeper.wait_lease(seconds)
         if side.registered is not lease:
             await side.store.put(self._key, side.state.to_bytes(), expected=ANY, session=lease.session)
             side.registered = lease
@@ -277,7 +323,7 @@ class Participant:
                 record = await self._read_record()
         except (Error, TimeoutError, OSError) as error:
             return StepFailed(f"the target cannot be prepared: {str(error) or 'no answer'}")
-        if record is not None and record.phase is Phase.COMPLETED:
+        if record is not None and record.has_moved:
             self._machine.handle(RecordSeen(record))  # known before the answer, which then asks for no session
         return Prepared()
 
@@ -297,74 +343,100 @@ class Participant:
                 await store.sync()
 
     async def _switch(self) -> None:
-        """From here on the target is the store. What fails afterwards is repeated or left to expire."""
+        """From here on the target is the store. What fails afterwards is repeated by the next steps."""
         assert self._here is not None
         assert self._next is not None
         assert self._decided is not None
         decided, run = self._decided, self._next.state.run
         old, former = self._store.switch()
         self.url = decided.target_url
-        self._gate.open()
-        self._unblock()
         before, self._here, self._next = self._here, self._next, None
         self._here.state, self._here.registered = ParticipantRecord(State.SWITCHED, run), None
-        self._tasks.spawn(self._retire(before, old, former, run), "retire")
+        self._gate.open()
+        self._unblock()
+        self._before = before
+        self._tasks.spawn(self._retire(before, old, former), "retire")
+        log.info("metadata moved to another store; set metadata.url to it before the next restart")
         try:
             await mark_complete(self._here.store, decided, self._clock.now_ms())
             await self._register(self._here)
         except (Error, TimeoutError) as error:
             log.warning("the target does not answer after the switch; repeating", extra={"reason": str(error)})
-            self._clock.call_later(BUSY_S, self._wake.set)
-        log.info("metadata moved to another store; set metadata.url to it before the next restart")
+        self._wake.set()
 
-    async def _retire(self, before: _Side, old: MetadataStore, former: list[Session], run: str) -> None:
+    async def pending_peers(self) -> list[str]:
+        """Live processes that do not use the store of this process yet."""
+        if self._here is None:
+            return []
+        switched = await read_participants(self._here.store)
+        pending = {name for name, one in switched.items() if one.state is State.READY}
+        if self._before is not None:
+            try:
+                async with asyncio.timeout(STEP_S):
+                    left = await read_participants(self._before.store)
+            except (Error, TimeoutError):
+                left = {}
+            pending |= {name for name in left if name not in switched}
+        return sorted(pending)
+
+    async def _retire(self, before: _Side, old: MetadataStore, former: list[Session]) -> None:
         """Close the source once no peer uses it."""
         end = self._clock.monotonic() + RETIRE_S
-        while self._clock.monotonic() < end and self._here is not None:
-            try:
-                states = await read_participants(self._here.store)
-            except Error:
-                states = {}
-            if states and all(one.state is not State.READY for one in states.values()):
-                break
+        while self._clock.monotonic() < end:
             await self._clock.sleep(BUSY_S)
-        before.watch.close()
-        await before.keeper.close()
+            try:
+                if self._before is not before or not await self.pending_peers():
+                    break
+            except (Error, TimeoutError):
+                continue
+        if self._before is before:
+            self._before = None
+        await self._close_side(before)
         for session in former:
             try:
                 await session.close()
-            except Error:
+            except (Error, TimeoutError):
                 continue
         await old.close()
 
     async def _undo(self) -> None:
-        await self._store.discard()
+        """Writers go on first: nothing of the target may delay them."""
         self._gate.open()
         self._unblock()
-        side, self._next = self._next, None
-        if side is not None:
-            side.watch.close()
-            await side.keeper.close()
-            await side.store.close()
+        await self._undo_preparation()
         assert self._here is not None
         await self._report(self._here, ParticipantRecord(State.JOINED))
+
+    async def _undo_preparation(self) -> None:
+        side, self._next = self._next, None
+        await self._store.discard()
+        if side is not None:
+            await self._close_side(side)
+            await side.store.close()
 
     def _unblock(self) -> None:
         if self.blocked_since is not None:
             self.blocked_s = self._clock.monotonic() - self.blocked_since
             self.blocked_since = None
 
-    async def _confirm(self) -> None:
-        side = self._here
-        if side is None or (side.registered is not None and side.registered.is_valid):
+    @property
+    def is_vouched(self) -> bool:
+        """Whether the store is that of the cluster, because any coordinator would wait for this process."""
+        return self._here is None or (self._vouched is not None and self._vouched.is_valid)
+
+    async def confirm(self) -> None:
+        if self.is_vouched:
             return
+        assert self._here is not None
+        store = self._here.store
         try:
-            await side.store.sync()
-            found = await side.store.get(MIGRATION)
+            await store.sync()
+            found = await store.get(MIGRATION)
         except StoreUnavailable as error:
             raise OutcomeUnknown("the metadata store may have moved: no answer") from error
-        record = None if found is None else MigrationRecord.from_bytes(found.value)
-        if record is not None and (record.has_moved or record.phase in (Phase.PREPARATION, Phase.COPYING)):
+        if not self._is_open_store(None if found is None else MigrationRecord.from_bytes(found.value)):
+            self._store.is_outdated = True
+            self._wake.set()
             raise OutcomeUnknown("the metadata was moved to another store while this process did not answer")
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from anabranch.metadata.migration.record import MigrationRecord, Phase
+from anabranch.metadata.migration.record import MigrationRecord, Phase, Role
 
 
 # events ---------------------------------------------------------------------------------------------------------------
@@ -45,11 +45,16 @@ class StepFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Retry:
+    """The step of this stage was not answered, or failed and must be repeated."""
+
+
+@dataclass(frozen=True, slots=True)
 class Switched:
     """This process uses the target."""
 
 
-Event = RecordSeen | GateClosed | Prepared | StepFailed | Switched
+Event = RecordSeen | GateClosed | Prepared | StepFailed | Retry | Switched
 
 
 # effects --------------------------------------------------------------------------------------------------------------
@@ -126,6 +131,8 @@ class ParticipantMachine:
                 return self._prepared()
             case StepFailed(reason):
                 return self._failed(reason)
+            case Retry():
+                return self._repeated()
             case Switched():
                 if self.stage is Stage.SWITCHING:
                     self._reset()
@@ -136,11 +143,11 @@ class ParticipantMachine:
     def _seen(self, record: MigrationRecord | None) -> list[Effect]:
         if self.stage is Stage.SWITCHING:
             return []
-        if record is None or record.phase in (Phase.NOT_STARTED, Phase.FAILED) or not self._is_current(record):
+        if record is None or record.role is Role.TARGET or not self._is_current(record):
+            return self._undo()
+        if record.phase in (Phase.NOT_STARTED, Phase.FAILED):
             return self._undo()
         if self.stage is Stage.IDLE:
-            if record.phase is Phase.COMPLETED and not record.has_moved:
-                return []
             self.stage, self._run, self._url = Stage.CLOSING, record.run, record.target_url
             self._is_decided = record.phase is Phase.COMPLETED
             return [CloseGate()]
@@ -173,15 +180,25 @@ class ParticipantMachine:
         return [Switch()]
 
     def _failed(self, reason: str) -> list[Effect]:
+        """After the decision there is only one way: the step is repeated, after a pause."""
         match self.stage:
             case Stage.CLOSING if self._is_decided:
-                return [CloseGate()]
+                return []
             case Stage.PREPARING if self._is_decided:
                 self._keeps_sessions = False
-                return [Prepare(self._url, False)]
+                return []
             case Stage.CLOSING | Stage.PREPARING | Stage.READY | Stage.REFUSING:
                 self.stage = Stage.REFUSING
                 return [AskFailed(self._run, reason)]
+            case _:
+                return []
+
+    def _repeated(self) -> list[Effect]:
+        match self.stage:
+            case Stage.CLOSING:
+                return [CloseGate()]
+            case Stage.PREPARING:
+                return [Prepare(self._url, self._keeps_sessions)]
             case _:
                 return []
 

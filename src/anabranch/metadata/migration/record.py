@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from anabranch.metadata.interface import StoreIncompatible, is_within
+from anabranch.metadata.interface import RESERVED, StoreIncompatible, is_within
 from anabranch.model.errors import Error
 
 ROOT = "/pulsar/migration-coordinator"
@@ -25,6 +25,8 @@ COORDINATOR = f"{ROOT}/coordinator"
 PARTICIPANTS = f"{ROOT}/participants"
 BARRIERS = f"{ROOT}/barriers"
 PROGRESS = f"{ROOT}/progress"
+TARGET_LEASE = f"{RESERVED}/migration-lease"
+"""Ephemeral, in the target: only its holder writes there. Reserved, because the target has no other keys at first."""
 
 
 class Phase(StrEnum):
@@ -87,6 +89,16 @@ class MigrationRecord:
         return self.phase in (Phase.PREPARATION, Phase.COPYING) or (
             self.phase is Phase.NOT_STARTED and self.sub_phase is not None
         )
+
+    @property
+    def is_running_here(self) -> bool:
+        """Whether the store that holds this record is the source of a running attempt."""
+        return self.is_running and self.role is Role.SOURCE
+
+    @property
+    def is_abandoned_target(self) -> bool:
+        """Whether the store that holds this record is the target of an attempt that did not complete."""
+        return self.role is Role.TARGET and self.phase is not Phase.COMPLETED
 
     @property
     def has_moved(self) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from anabranch.metadata.interface import ABSENT, ANY, MetadataStore, VersionMismatch
-from anabranch.metadata.migration.coordinator import Coordinator
+from anabranch.metadata.interface import ABSENT, ANY, ChangeKind, MetadataStore, OutcomeUnknown, VersionMismatch
+from anabranch.metadata.migration.coordinator import Coordinator, Leases
 from anabranch.metadata.migration.copy import compare_trees, purge
 from anabranch.metadata.migration.pacing import Pace
 from anabranch.metadata.migration.participant import OpenTarget, Participant, read_participants
@@ -15,17 +15,17 @@ from anabranch.metadata.migration.record import (
     COORDINATOR,
     MIGRATION,
     PROGRESS,
+    TARGET_LEASE,
     Counts,
     MigrationRecord,
     Phase,
     Role,
-    State,
     SubPhase,
 )
 from anabranch.metadata.migration.switching_store import SwitchingStore
 from anabranch.metadata.transfer import TargetNotEmpty, is_empty
 from anabranch.metadata.write_gate import WriteGate
-from anabranch.model.errors import BadRequest, Error, NotAllowed
+from anabranch.model.errors import BadRequest, Error, NotAllowed, NotReady
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.logs import get_logger
@@ -36,6 +36,8 @@ log = get_logger(__name__)
 OPEN_S = 10.0
 LEASE_MS = 5_000
 PROGRESS_S = 1.0
+ABORT_S = 10.0
+ABORT_POLL_S = 0.05
 VERSION_MARGIN = 1 << 33
 """More writes than happen during a copy, and more than one ZooKeeper node can count."""
 
@@ -125,16 +127,14 @@ class MetadataMigration:
             raise BadRequest("the rate must not be negative")
         await self.participant.start()
         source = self._store.real
-        found = await self._record(source)
-        if found is not None and found.is_running:
-            raise MigrationRunning(f"a migration is running, coordinated by {found.coordinator}")
+        self._check_startable(await self._record(source))
         target = await self._opened(target_url)
         try:
-            lease = await source.open_session(LEASE_MS)
+            leases = Leases(await source.open_session(LEASE_MS), await target.open_session(LEASE_MS))
             try:
-                coordinator = await self._begin(source, target, lease, found, target_url, rate, purge_target)
+                coordinator = await self._begin(source, target, leases, target_url, rate, purge_target)
             except BaseException:
-                await lease.close()
+                await leases.close()
                 raise
         except BaseException:
             await target.close()
@@ -156,29 +156,44 @@ class MetadataMigration:
             raise BadTarget(f"the target does not answer: {error or 'no answer in time'}") from error
         return target
 
+    def _check_startable(self, found: MigrationRecord | None) -> None:
+        """The record of the source allows another attempt."""
+        if found is None:
+            return
+        if found.is_running:
+            raise MigrationRunning(f"a migration is running, coordinated by {found.coordinator}")
+        if found.has_moved:
+            raise MigrationRunning("a migration has completed, and this broker is switching to its target")
+
     async def _begin(
         self,
         source: MetadataStore,
         target: MetadataStore,
-        lease: Any,
-        before: MigrationRecord | None,
+        leases: Leases,
         target_url: str,
         rate: int | None,
         purge_target: bool,
     ) -> Coordinator:
+        """Nothing is deleted in the target before it is known that no other attempt writes there."""
         run = f"{self._name}-{int(self._chance.random() * 2**48):012x}"
         try:
-            held = await source.put(COORDINATOR, run.encode(), expected=ABSENT, session=lease)
+            held = await source.put(COORDINATOR, run.encode(), expected=ABSENT, session=leases.source)
         except VersionMismatch as error:
             raise MigrationRunning("another broker has just started a migration") from error
         await target.sync()
         mine = await target.get(COORDINATOR)
         if mine is not None and mine.value == run.encode():
             raise BadTarget("the target is the store in use")
+        try:
+            await target.put(TARGET_LEASE, run.encode(), expected=ABSENT, session=leases.target)
+        except VersionMismatch as error:
+            raise MigrationRunning("another migration is writing to the target, or has just ended") from error
         if not await is_empty(target):
-            await self._check_purgeable(target, purge_target)
-            await purge(target)
+            leases = await self._emptied(target, leases, purge_target)
         await target.raise_versions(held + VERSION_MARGIN)
+        found = await source.get(MIGRATION)
+        before = None if found is None else MigrationRecord.from_bytes(found.value)
+        self._check_startable(before)
         now_ms = self._clock.now_ms()
         record = MigrationRecord(
             Phase.NOT_STARTED,
@@ -192,19 +207,20 @@ class MetadataMigration:
             times={str(SubPhase.PRE_COPY): now_ms},
         )
         tag = MigrationRecord(Phase.COPYING, target_url, self.url, Role.TARGET, record.attempt, run)
-        await target.put(MIGRATION, tag.to_bytes(), expected=ABSENT)
-        found = await source.get(MIGRATION)
+        await _check_apart(source, target, tag)
         version = await source.put(MIGRATION, record.to_bytes(), expected=ABSENT if found is None else found.version)
-        return Coordinator(source, target, record, version, lease, Pace(self._clock, rate), self._clock)
+        return Coordinator(source, target, record, version, leases, Pace(self._clock, rate), self._clock)
 
-    async def _check_purgeable(self, target: MetadataStore, is_allowed: bool) -> None:
-        """Only what a migration has left may be deleted, never the data of another cluster in use."""
-        record = await self._record(target)
-        is_left = record is not None and (record.has_moved or record.phase is not Phase.COMPLETED)
-        if not is_left:
+    async def _emptied(self, target: MetadataStore, leases: Leases, is_allowed: bool) -> Leases:
+        """Only what a migration has left may be deleted, never the data of a cluster in use."""
+        found = await target.get(MIGRATION)
+        record = None if found is None else MigrationRecord.from_bytes(found.value)
+        if found is None or record is None or not (record.has_moved or record.is_abandoned_target):
             raise TargetNotEmpty("the target is not empty")
         if not is_allowed:
             raise TargetNotEmpty("the target holds the remains of an earlier migration: allow to purge it")
+        await purge(target, lambda: leases.check(self._clock.monotonic()), keeps_record=False)
+        return replace(leases, former=found.value if record.has_moved else None)
 
     async def _run(self, coordinator: Coordinator, source: MetadataStore, target: MetadataStore) -> None:
         reporting = self._tasks.spawn(self._report_progress(coordinator, source), "progress")
@@ -213,9 +229,8 @@ class MetadataMigration:
         finally:
             if reporting is not None:
                 reporting.cancel()
+            await coordinator.leases.close()
             await target.close()
-            if coordinator.progress().phase is not Phase.COMPLETED:
-                await coordinator.release()
 
     async def _report_progress(self, coordinator: Coordinator, source: MetadataStore) -> None:
         while True:
@@ -237,7 +252,9 @@ class MetadataMigration:
         participants = await read_participants(self._store.real)
         fields["participants"] = {name: str(one.state) for name, one in participants.items()}
         if record.phase is Phase.COMPLETED:
-            fields["allSwitched"] = all(one.state is not State.READY for one in participants.values())
+            pending = await self.participant.pending_peers()
+            fields["allSwitched"] = record.role is Role.TARGET and not pending
+            fields["pending"] = pending
         since = self.participant.blocked_since
         fields["blockedSeconds"] = self.participant.blocked_s if since is None else self._clock.monotonic() - since
         fields["isBlocked"] = since is not None
@@ -245,22 +262,31 @@ class MetadataMigration:
         return fields
 
     async def abort(self) -> None:
-        """FAILED, unless the attempt has completed. Any broker can do it."""
-        source = self._store.real
-        for _ in range(10):
+        """Returns once the attempt has failed. Any broker can do it. Raises NoMigration if it has completed."""
+        source, reason = self._store.real, "aborted by an administrator"
+        run, until = "", self._clock.monotonic() + ABORT_S
+        while self._clock.monotonic() < until:
+            await source.sync()
             found = await source.get(MIGRATION)
             record = None if found is None else MigrationRecord.from_bytes(found.value)
-            if found is None or record is None or not record.is_running:
+            if found is not None and record is not None and record.run == run and not record.is_running:
+                if record.phase is Phase.FAILED:
+                    return
+                raise NoMigration("the migration has completed")
+            if found is None or record is None or not record.is_running_here:
                 raise NoMigration("no migration of the metadata is running")
-            if self._coordinator is not None and self._coordinator.record.run == record.run:
-                self._coordinator.stop("aborted by an administrator")
-                return
+            run = record.run
+            if self._coordinator is not None and self._coordinator.record.run == run:
+                self._coordinator.stop(reason)
+                await self._clock.sleep(ABORT_POLL_S)
+                continue
             try:
-                failed = record.failed("aborted by an administrator", self._clock.now_ms())
+                failed = record.failed(reason, self._clock.now_ms())
                 await source.put(MIGRATION, failed.to_bytes(), expected=found.version)
                 return
-            except VersionMismatch:
-                await source.sync()
+            except (VersionMismatch, OutcomeUnknown):
+                continue
+        raise NotReady("the migration was told to end and has not ended yet: look at its status")
 
     async def verify(self) -> dict[str, Any]:
         """Compare the tree of the store in use with that of the other side of the last migration."""
@@ -279,3 +305,26 @@ class MetadataMigration:
     async def _record(self, store: MetadataStore) -> MigrationRecord | None:
         found = await store.get(MIGRATION)
         return None if found is None else MigrationRecord.from_bytes(found.value)
+
+
+async def _check_apart(source: MetadataStore, target: MetadataStore, tag: MigrationRecord) -> None:
+    """Write the tag, and raise BadTarget if the source shows it: the target lies below the source."""
+    watch = source.watch("/")
+    try:
+        await target.put(MIGRATION, tag.to_bytes(), expected=ABSENT)
+        await source.put(PROGRESS, tag.to_bytes(), expected=ANY)
+        async with asyncio.timeout(OPEN_S):
+            async for change in watch:
+                if change.key.endswith(MIGRATION) and change.key != MIGRATION:
+                    found = await source.get(change.key)
+                    if found is not None and found.value == tag.to_bytes():
+                        await target.delete(MIGRATION, expected=ANY)
+                        raise BadTarget(
+                            f"the target lies inside the store in use, below {change.key[: -len(MIGRATION)]}"
+                        )
+                if change.key == PROGRESS or change.kind is ChangeKind.INVALIDATED:
+                    return
+    except TimeoutError as error:
+        raise BadTarget("the watch of the store in use did not deliver in time") from error
+    finally:
+        watch.close()

@@ -15,10 +15,10 @@ Ephemeral keys get new versions in the target. A compare-and-set with the versio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from anabranch.metadata.interface import (
     ABSENT,
@@ -29,6 +29,7 @@ from anabranch.metadata.interface import (
     Item,
     KeyMissing,
     MetadataStore,
+    OutcomeUnknown,
     Session,
     SessionEvent,
     SessionLost,
@@ -41,16 +42,32 @@ from anabranch.metadata.interface import (
 )
 from anabranch.metadata.session_base import SessionBase
 from anabranch.model.errors import Error
+from anabranch.runtime.logs import get_logger
+
+log = get_logger(__name__)
 
 SYNC_WAIT_S = 10.0
+CLOSE_S = 5.0
 UNCERTAIN_MAX = 4
 
-Confirm = Callable[[], Awaitable[None]]
-"""Called after a write or sync was answered and before its caller learns it; raises if the store may have moved."""
+
+class Membership(Protocol):
+    """Whether the real store is still that of the cluster. Asked after an answer and before its caller learns it."""
+
+    @property
+    def is_vouched(self) -> bool: ...
+
+    async def confirm(self) -> None:
+        """Raises OutcomeUnknown if the store may have moved."""
 
 
-async def confirm_nothing() -> None:
-    """For a store that is not part of a migration."""
+class NoMembership:
+    """Of a process that takes no part in migrations."""
+
+    is_vouched = True
+
+    async def confirm(self) -> None:
+        """The store never moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +76,10 @@ class Owned:
 
     session: SwitchingSession
     value: bytes
+
+
+Moved = tuple[frozenset[Version], Version]
+"""The versions that an ephemeral key had in earlier stores, since its last write, and the one that it has now."""
 
 
 class SwitchingSession(SessionBase):
@@ -146,14 +167,17 @@ class SwitchingWatch:
 
 
 class SwitchingStore:
-    def __init__(self, real: MetadataStore, confirm: Confirm = confirm_nothing) -> None:
+    def __init__(self, real: MetadataStore) -> None:
         self._real = real
-        self._confirm = confirm
+        self._membership: Membership = NoMembership()
+        self._seconds: list[Session] = []
+        self.is_outdated = False  # the store moved without this process: what it shows is not the cluster's
         self._target: MetadataStore | None = None
         self._sessions: dict[SwitchingSession, None] = {}
         self._watches: dict[SwitchingWatch, None] = {}
         self._owned: dict[str, list[Owned]] = {}
-        self._moved: dict[str, tuple[Version, Version]] = {}
+        self._moved: dict[str, Moved] = {}
+        self._moving: dict[str, Moved] = {}
         self._decided = asyncio.Event()
         self._decided.set()
 
@@ -161,9 +185,21 @@ class SwitchingStore:
     def real(self) -> MetadataStore:
         return self._real
 
-    def on_write(self, confirm: Confirm) -> None:
-        """`confirm` is called from now on: the process takes part in migrations."""
-        self._confirm = confirm
+    def take_part(self, membership: Membership) -> None:
+        """The process takes part in migrations from now on."""
+        self._membership = membership
+
+    async def _confirm(self) -> None:
+        if not self._membership.is_vouched:
+            await self._membership.confirm()
+
+    async def _confirm_read(self) -> None:
+        """A process that no coordinator waits for could see its own writes that came too late."""
+        if self.is_outdated or not self._membership.is_vouched:
+            try:
+                await self._membership.confirm()
+            except OutcomeUnknown as error:
+                raise StoreUnavailable(error.reason) from error
 
     # Replacement
 
@@ -176,9 +212,10 @@ class SwitchingStore:
         self._target = target
         if not keep_sessions:
             return 0
-        copied: dict[str, tuple[Version, Version]] = {}
+        copied: dict[str, Moved] = {}
         for session in tuple(self._sessions):
             session.next = await target.open_session(session.ttl_ms)
+            self._seconds.append(session.next)
         for key, candidates in tuple(self._owned.items()):
             found = await self._real.get(key)
             owner = self._owner(found, candidates)
@@ -186,8 +223,10 @@ class SwitchingStore:
                 self._owned.pop(key, None)
                 continue
             version = await target.put(key, found.value, expected=ABSENT, session=owner.next)
-            copied[key] = found.version, version
-        self._moved = copied
+            before, now = self._moved.get(key, (frozenset[Version](), found.version))
+            earlier = before if now == found.version else frozenset[Version]()
+            copied[key] = earlier | {found.version}, version
+        self._moving = copied
         return len(copied)
 
     def _owner(self, found: Versioned | None, candidates: Sequence[Owned]) -> SwitchingSession | None:
@@ -207,18 +246,24 @@ class SwitchingStore:
         return min((s.next.valid_until for s in self._sessions if s.next is not None), default=float("inf"))
 
     def switch(self) -> tuple[MetadataStore, list[Session]]:
-        """Returns the former store and its sessions: peers that have not switched still see their keys there."""
+        """Returns the former store and the sessions that the caller closes when no peer needs their keys.
+
+        Peers that have not switched still see the keys of this process in the former store. Second sessions whose first
+        one ended meanwhile are among the returned ones.
+        """
         assert self._target is not None
         old, self._real, self._target = self._real, self._target, None
-        former = []
+        kept = [session.next for session in self._sessions]
+        former = [second for second in self._seconds if second not in kept]
+        self._seconds = []
+        self._moved, self._moving = self._moving, {}
+        self.is_outdated = False
         for session in tuple(self._sessions):
             if session.next is None:
                 former.append(session.real)
                 session.end()
             else:
                 former.append(session.replace())
-        if not former:
-            self._owned.clear()
         for watch in tuple(self._watches):
             watch.replace(self._real)
         self._decided.set()
@@ -226,22 +271,19 @@ class SwitchingStore:
 
     async def discard(self) -> None:
         """The source stays. Second sessions end, and with them their keys; an unreachable target ends them itself."""
-        self._target = None
-        self._moved = {}
-        seconds = [session.next for session in self._sessions if session.next is not None]
+        self._target, self._moving = None, {}
+        seconds, self._seconds = self._seconds, []
         for session in self._sessions:
             session.next = None
         self._decided.set()
-        for second in seconds:
-            try:
-                await second.close()
-            except Error:
-                continue
+        await asyncio.gather(*map(_close_quietly, seconds))
 
     # The port
 
     async def get(self, key: str) -> Versioned | None:
-        return await self._real.get(key)
+        found = await self._real.get(key)
+        await self._confirm_read()
+        return found
 
     async def put(self, key: str, value: bytes, *, expected: Expected, session: Session | None = None) -> Version:
         real = self._real
@@ -282,8 +324,8 @@ class SwitchingStore:
         self._moved.pop(key, None)
 
     def _translated(self, key: str, expected: Expected) -> Expected:
-        moved = self._moved.get(key) if self._target is None else None
-        return moved[1] if moved is not None and moved[0] == expected else expected
+        moved = self._moved.get(key)
+        return moved[1] if moved is not None and expected in moved[0] else expected
 
     async def sync(self) -> None:
         await self._wait_decided()
@@ -300,10 +342,14 @@ class SwitchingStore:
             raise StoreUnavailable("the metadata is being moved to another store") from error
 
     async def children(self, key: str) -> list[str]:
-        return await self._real.children(key)
+        found = await self._real.children(key)
+        await self._confirm_read()
+        return found
 
-    def scan(self, prefix: str) -> AsyncIterator[tuple[str, Versioned]]:
-        return self._real.scan(prefix)
+    async def scan(self, prefix: str) -> AsyncIterator[tuple[str, Versioned]]:
+        async for item in self._real.scan(prefix):
+            await self._confirm_read()
+            yield item
 
     async def open_session(self, ttl_ms: int) -> Session:
         """Waits while a migration is undecided: the new session would have no part in the target."""
@@ -329,8 +375,10 @@ class SwitchingStore:
     def capabilities(self) -> Capabilities:
         return self._real.capabilities
 
-    def bulk_scan(self, prefix: str) -> AsyncIterator[list[Item]]:
-        return self._real.bulk_scan(prefix)
+    async def bulk_scan(self, prefix: str) -> AsyncIterator[list[Item]]:
+        async for page in self._real.bulk_scan(prefix):
+            await self._confirm_read()
+            yield page
 
     async def bulk_write(self, items: Sequence[Item], *, preserve: bool) -> None:
         await self._real.bulk_write(items, preserve=preserve)
@@ -363,3 +411,12 @@ class SwitchingStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _close_quietly(session: Session) -> None:
+    """A store that does not answer ends the session itself."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await session.close()
+    except (Error, TimeoutError) as error:
+        log.info("a session in the target will expire", extra={"reason": str(error) or "no answer"})

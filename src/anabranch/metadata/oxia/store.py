@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from itertools import count
 from types import TracebackType
 from typing import Self
 
@@ -359,6 +360,16 @@ class OxiaStore:
 
     def _shard_of(self, key: str) -> int:
         return self._cluster.shards.of_key(self._prefix + key).id
+
+    def keys_in_all_shards(self, below: str) -> list[str]:
+        """For `interface.Sharded`."""
+        found: dict[int, str] = {}
+        for number in count():
+            key = f"{below}-{number}"
+            found.setdefault(self._shard_of(key), key)
+            if len(found) == len(self._cluster.shards.ids):
+                break
+        return list(found.values())
 
     def _writer(self, shard_id: int) -> ShardWriter:
         writer = self._writers.get(shard_id)

@@ -107,7 +107,7 @@ async def _open_metadata(
     def open_target(url: str) -> MetadataStore:
         return bare_store(url, clock, settings.metadata.deadline_ms)
 
-    url, real = await open_current(settings.metadata_url, open_target)
+    url, real = await open_current(settings.metadata_url, open_target, clock.now_ms())
     switching = SwitchingStore(real)
     store = GatedStore(switching)
     stack.push_async_callback(store.close)
