@@ -10,6 +10,7 @@ from typing import Any
 
 from anabranch.metadata.interface import UnknownStore
 from anabranch.metadata.memory.data import MemoryData
+from anabranch.metadata.memory.faults import Faults, NoFaults
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.metadata.migration.follow import open_current
 from anabranch.metadata.migration.record import is_copied
@@ -26,12 +27,13 @@ class Cluster:
         self.clock = LoopClock()
         self.data: dict[str, MemoryData] = {}
         self.stores: list[tuple[str, str, MemoryStore]] = []
+        self.faults: Faults = NoFaults()
 
     def open(self, url: str, process: str = "test") -> MemoryStore:
         if not url.startswith("memory:"):
             raise UnknownStore(url)
         data = self.data.setdefault(url, MemoryData(self.clock))
-        store = MemoryStore(self.clock, data, name=process)
+        store = MemoryStore(self.clock, data, self.faults, process)
         self.stores.append((process, url, store))
         return store
 

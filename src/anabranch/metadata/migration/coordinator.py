@@ -48,6 +48,7 @@ from anabranch.metadata.migration.pacing import Pace
 from anabranch.metadata.migration.participant import mark_complete, read_participants
 from anabranch.metadata.migration.record import (
     MIGRATION,
+    MOVED,
     MigrationFailed,
     MigrationRecord,
     Phase,
@@ -353,6 +354,7 @@ class Coordinator:
         await self._check_tag()
         self._check_target_held()
         if self.leases.former is None:
-            await self._target.delete(MIGRATION, expected=ANY)
+            await self._target.bulk_delete([MIGRATION])
+            await self._target.bulk_delete([MOVED])  # last: it stands for the other
         else:
             await self._target.put(MIGRATION, self.leases.former, expected=ANY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.migration.participant import OpenTarget, mark_complete
-from anabranch.metadata.migration.record import MIGRATION, MigrationRecord
+from anabranch.metadata.migration.record import MigrationRecord, read_record
 from anabranch.model.errors import NotAllowed
 from anabranch.runtime.logs import get_logger
 
@@ -31,8 +31,7 @@ async def open_current(url: str, open_store: OpenTarget, now_ms: int) -> tuple[s
         try:
             await store.open()
             await store.sync()
-            found = await store.get(MIGRATION)
-            record = None if found is None else MigrationRecord.from_bytes(found.value)
+            record = await read_record(store)
             if record is not None and record.is_abandoned_target and decided is not None and decided.run == record.run:
                 await mark_complete(store, decided, now_ms)
                 return seen[-1], store

@@ -51,6 +51,7 @@ from anabranch.metadata.migration.record import (
     Role,
     State,
     SubPhase,
+    read_record,
 )
 from anabranch.metadata.migration.switching_store import SwitchingStore
 from anabranch.metadata.recipes.session_keeper import KeeperEvent, Lease, SessionKeeper
@@ -218,7 +219,7 @@ class Participant:
         assert self._here is not None
         if self._machine.stage is not Stage.IDLE or not self._is_open_store(record):
             return
-        if record is not None and record.is_abandoned_target and self._decided is not None:
+        if record is not None and self._decided is not None:
             await mark_complete(self._here.store, self._decided, self._clock.now_ms())
         self._vouched = self._here.registered
         self._store.is_outdated = False
@@ -246,7 +247,7 @@ class Participant:
         assert self._here is not None
         try:
             async with asyncio.timeout(STEP_S):
-                found = await self._here.store.get(MIGRATION)
+                return await read_record(self._here.store)
         except (StoreUnavailable, TimeoutError):
             if self._next is None:
                 raise
@@ -255,7 +256,6 @@ class Participant:
             if record is None or record.phase is not Phase.COMPLETED:
                 raise
             return replace(record, role=Role.SOURCE)
-        return None if found is None else MigrationRecord.from_bytes(found.value)
 
     async def _register(self, side: _Side, seconds: float = STEP_S) -> None:
         lease = await side.keeper.wait_lease(seconds)
@@ -431,10 +431,10 @@ class Participant:
         store = self._here.store
         try:
             await store.sync()
-            found = await store.get(MIGRATION)
+            record = await read_record(store)
         except StoreUnavailable as error:
             raise OutcomeUnknown("the metadata store may have moved: no answer") from error
-        if not self._is_open_store(None if found is None else MigrationRecord.from_bytes(found.value)):
+        if not self._is_open_store(record):
             self._store.is_outdated = True
             self._wake.set()
             raise OutcomeUnknown("the metadata was moved to another store while this process did not answer")
@@ -454,7 +454,7 @@ async def mark_complete(target: MetadataStore, decided: MigrationRecord, now_ms:
     while True:
         found = await target.get(MIGRATION)
         record = None if found is None else MigrationRecord.from_bytes(found.value)
-        if found is None or record is None or record.role is not Role.TARGET or record.phase is Phase.COMPLETED:
+        if found is None or record is None or not record.is_abandoned_target or record.run != decided.run:
             return
         complete = replace(decided, role=Role.TARGET, sub_phase=SubPhase.DONE, times={**decided.times, "DONE": now_ms})
         try:

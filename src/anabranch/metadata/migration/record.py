@@ -1,4 +1,4 @@
-"""Records and keys of a migration. Values only.
+"""Records and keys of a migration.
 
     /pulsar/migration-coordinator/migration            the state; in the source it decides
     /pulsar/migration-coordinator/coordinator          ephemeral: lease of the coordinator
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from anabranch.metadata.interface import RESERVED, StoreIncompatible, is_within
+from anabranch.metadata.interface import RESERVED, MetadataStore, StoreIncompatible, is_within
 from anabranch.model.errors import Error
 
 ROOT = "/pulsar/migration-coordinator"
@@ -27,6 +27,10 @@ BARRIERS = f"{ROOT}/barriers"
 PROGRESS = f"{ROOT}/progress"
 TARGET_LEASE = f"{RESERVED}/migration-lease"
 """Ephemeral, in the target: only its holder writes there. Reserved, because the target has no other keys at first."""
+
+
+MOVED = f"{RESERVED}/moved"
+"""Stands for MIGRATION while a former source is emptied, so that a process that still uses it learns where to go."""
 
 
 class Phase(StrEnum):
@@ -184,6 +188,12 @@ class ParticipantRecord:
             return cls(State(fields["state"]), str(fields.get("run", "")))
         except (ValueError, KeyError, TypeError) as error:
             raise StoreIncompatible(f"a participant record cannot be read by this release: {error}") from error
+
+
+async def read_record(store: MetadataStore) -> MigrationRecord | None:
+    """The record that says whether this store is the cluster's."""
+    found = await store.get(MIGRATION) or await store.get(MOVED)
+    return None if found is None else MigrationRecord.from_bytes(found.value)
 
 
 def is_copied(key: str) -> bool:

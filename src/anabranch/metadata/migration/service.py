@@ -14,6 +14,7 @@ from anabranch.metadata.migration.participant import OpenTarget, Participant, re
 from anabranch.metadata.migration.record import (
     COORDINATOR,
     MIGRATION,
+    MOVED,
     PROGRESS,
     TARGET_LEASE,
     Counts,
@@ -21,6 +22,7 @@ from anabranch.metadata.migration.record import (
     Phase,
     Role,
     SubPhase,
+    read_record,
 )
 from anabranch.metadata.migration.switching_store import SwitchingStore
 from anabranch.metadata.transfer import TargetNotEmpty, is_empty
@@ -90,7 +92,7 @@ class MetadataMigration:
     async def open(self, *, has_peers: bool) -> None:
         """Before the first write of the process. A process alone takes part when it starts a migration itself, or to
         end one that it could not end before."""
-        record = await self._record(self._store.real)
+        record = await read_record(self._store.real)
         if has_peers or (record is not None and record.is_running):
             await self.participant.start()
 
@@ -127,7 +129,7 @@ class MetadataMigration:
             raise BadRequest("the rate must not be negative")
         await self.participant.start()
         source = self._store.real
-        self._check_startable(await self._record(source))
+        self._check_startable(await read_record(source))
         target = await self._opened(target_url)
         try:
             leases = Leases(await source.open_session(LEASE_MS), await target.open_session(LEASE_MS))
@@ -188,7 +190,10 @@ class MetadataMigration:
             await target.put(TARGET_LEASE, run.encode(), expected=ABSENT, session=leases.target)
         except VersionMismatch as error:
             raise MigrationRunning("another migration is writing to the target, or has just ended") from error
-        if not await is_empty(target):
+        if await is_empty(target):
+            left = await target.get(MOVED)  # by an attempt that ended while it emptied the target
+            leases = replace(leases, former=None if left is None else left.value)
+        else:
             leases = await self._emptied(target, leases, purge_target)
         await target.raise_versions(held + VERSION_MARGIN)
         found = await source.get(MIGRATION)
@@ -219,6 +224,9 @@ class MetadataMigration:
             raise TargetNotEmpty("the target is not empty")
         if not is_allowed:
             raise TargetNotEmpty("the target holds the remains of an earlier migration: allow to purge it")
+        marker = record if record.has_moved else MigrationRecord(Phase.COMPLETED, self.url, record.target_url)
+        leases.check(self._clock.monotonic())
+        await target.put(MOVED, marker.to_bytes(), expected=ANY)
         await purge(target, lambda: leases.check(self._clock.monotonic()), keeps_record=False)
         return replace(leases, former=found.value if record.has_moved else None)
 
@@ -241,7 +249,7 @@ class MetadataMigration:
                 log.debug("the progress was not written", extra={"reason": str(error)})
 
     async def status(self) -> dict[str, Any]:
-        record = await self._record(self._store.real)
+        record = await read_record(self._store.real)
         if record is None:
             record = MigrationRecord(Phase.NOT_STARTED, "")
         elif self._coordinator is not None and self._coordinator.record.run == record.run and record.is_running:
@@ -291,7 +299,7 @@ class MetadataMigration:
     async def verify(self) -> dict[str, Any]:
         """Compare the tree of the store in use with that of the other side of the last migration."""
         here = self._store.real
-        record = await self._record(here)
+        record = await read_record(here)
         other_url = "" if record is None else record.target_url if record.role is Role.SOURCE else record.source_url
         if record is None or not other_url or record.phase is Phase.FAILED:
             raise NoMigration("there is no migration of the metadata to verify")
@@ -301,10 +309,6 @@ class MetadataMigration:
             return asdict(await compare_trees(*pair, Pace(self._clock, None)))
         finally:
             await other.close()
-
-    async def _record(self, store: MetadataStore) -> MigrationRecord | None:
-        found = await store.get(MIGRATION)
-        return None if found is None else MigrationRecord.from_bytes(found.value)
 
 
 async def _check_apart(source: MetadataStore, target: MetadataStore, tag: MigrationRecord) -> None:

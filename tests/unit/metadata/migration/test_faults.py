@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.metadata.interface import ABSENT, ANY, OutcomeUnknown, StoreUnavailable
+from anabranch.metadata.memory.faults import FINE, Fate, Kind, Loss, NoFaults, Script
 from anabranch.metadata.migration.follow import NotComplete, open_current
 from anabranch.metadata.migration.participant import read_participants
 from anabranch.metadata.migration.participant_state import Stage
@@ -186,6 +187,31 @@ def test_a_failed_way_back_leaves_the_marker_that_names_the_store_in_use() -> No
             await real.close()
             assert found == "memory:b"
             assert await cluster.tree("memory:a") == {}
+
+    run_simulated(story())
+
+
+def test_a_start_that_fails_after_it_emptied_a_former_source_leaves_the_way_to_the_store_in_use() -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        async with cluster.process("p1") as (store, mover):
+            await store.put("/x", b"", expected=ABSENT)
+            await mover.start("memory:b")
+            assert (await ended(mover))["phase"] == "COMPLETED"
+            cluster.faults = Script().then(Kind.BULK, FINE, Fate(loss=Loss.REFUSED))  # purge, raise_versions
+            with pytest.raises(StoreUnavailable):
+                await mover.start("memory:a", purge_target=True)
+            cluster.faults = NoFaults()
+            assert await cluster.tree("memory:a") == {}
+            assert await record_in(cluster, "memory:a") is None
+            found, real = await open_current("memory:a", cluster.open, 1)
+            await real.close()
+            assert found == "memory:b"
+            await mover.start("memory:a")
+            assert (await ended(mover))["phase"] == "COMPLETED"
+            found, real = await open_current("memory:b", cluster.open, 1)
+            await real.close()
+            assert found == "memory:a"
 
     run_simulated(story())
 
