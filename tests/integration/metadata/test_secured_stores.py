@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from anabranch.metadata.interface import ABSENT, ANY, Change, ChangeKind, SessionEvent, StoreUnavailable
+from anabranch.metadata.migration.record import MIGRATION
+from anabranch.metadata.migration.service import BadTarget
 from anabranch.metadata.open import open_store
 from anabranch.metadata.store_security import CredentialsUnreadable, TlsFailed
 from anabranch.metadata.transfer import Tally, check_archive, export_lines, import_lines
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.runtime.clock import SystemClock
 from tests.services.secured import PASSWORD, SecuredServer, secured
+from tests.support.faults.migrating_processes import processes
 from tests.support.in_memory.credentials import Authority
 from tests.support.in_memory.metadata_stores import must_get
 
@@ -123,6 +128,42 @@ async def test_records_move_between_secured_stores(server: SecuredServer, tmp_pa
     async with open_store(back, SystemClock()) as store:
         assert (await must_get(store, "/moved/one")).value == b"1"
         await store.put("/moved/one", b"2", expected=version)
+
+
+async def test_a_running_cluster_moves_between_secured_stores(
+    server: SecuredServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two processes with a session; no secret in the record, the status, an error or the log."""
+    caplog.set_level(logging.DEBUG)
+    first, second = (server.url(f"{PATH[server.kind]}-{name}") for name in ("first", "second"))
+    name = "token-file" if server.kind == "oxia" else "password-file"
+    secret = Path(server.options[name]).read_text().strip()
+    shown: list[str] = []
+    async with processes(f"sqlite:///{tmp_path / 'from'}", 2) as made:
+        stores = [one.store for one in made]
+        version = await stores[0].put("/kept", b"1", expected=ABSENT)
+        session = await stores[1].open_session(5_000)
+        await stores[1].put("/lock", b"2", expected=ABSENT, session=session)
+        if server.kind != "zk":  # there, any name and password are a user, who may make nodes of their own
+            wrong = server.url(f"{PATH[server.kind]}-first", **{name: server.secret("wrong-one", "not.the.secret")})
+            with pytest.raises(BadTarget) as refused:
+                await made[0].migration.start(wrong)
+            assert "not.the.secret" not in str(refused.value)
+        for url in (first, second):
+            status = await made[0].move(url, rate=0)
+            assert (status["phase"], status["error"]) == ("COMPLETED", None)
+            assert await made[1].migration.verify() | {"keys": ()} == {
+                "source_records": 1,
+                "target_records": 1,
+                "different": 0,
+                "keys": (),
+            }
+            shown += [json.dumps(status), (await must_get(stores[0].inner, MIGRATION)).value.decode()]
+        await stores[1].put("/kept", b"2", expected=version)
+        assert (await must_get(stores[0], "/lock")).ephemeral
+        assert not session.is_lost
+    assert secret not in "".join(shown)
+    assert secret not in caplog.text
 
 
 @pytest.mark.parametrize("server", [pytest.param("zk", marks=pytest.mark.xdist_group("zk"))], indirect=True)

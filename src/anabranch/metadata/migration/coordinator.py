@@ -106,14 +106,21 @@ class Leases:
         if self.target.is_lost or now >= self.target.valid_until:
             raise MigrationFailed(TARGET_LEASE_LOST)
 
+    async def close_source(self) -> None:
+        """The attempt is decided: the next one may begin, while the target of this one is purged."""
+        await _close(self.source)
+
     async def close(self) -> None:
-        """A store that does not answer ends its session itself."""
-        for session in (self.target, self.source):
-            try:
-                async with asyncio.timeout(CLOSE_S):
-                    await session.close()
-            except (Error, TimeoutError) as error:
-                log.info("a lease of the coordinator will expire", extra={"reason": str(error) or "no answer"})
+        await asyncio.gather(_close(self.source), _close(self.target))
+
+
+async def _close(session: Session) -> None:
+    """A store that does not answer ends its session itself."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await session.close()
+    except (Error, TimeoutError) as error:
+        log.info("a lease of the coordinator will expire", extra={"reason": str(error) or "no answer"})
 
 
 class Coordinator:
@@ -344,6 +351,7 @@ class Coordinator:
             record = None if found is None else MigrationRecord.from_bytes(found.value)
             if record is not None and record.run == self.record.run and record.phase is Phase.FAILED:
                 self.record = record
+                await self.leases.close_source()
                 await self._leave_target()
         except Error as failure:
             log.warning("the target of the failed migration is not purged", extra={"reason": str(failure)})

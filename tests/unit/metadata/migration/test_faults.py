@@ -116,7 +116,7 @@ def test_the_decision_is_found_in_the_target_when_the_source_is_gone() -> None:
                     real.cut()  # for ever
             assert (await ended(mover))["phase"] == "COMPLETED"
             async with asyncio.timeout(30):
-                while peer.url != "memory:b":  # noqa: ASYNC110
+                while peer.url != "memory:b":  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.01)
             await other.put("/after", b"", expected=ABSENT)
             assert not session.is_lost
@@ -181,7 +181,7 @@ def test_a_failed_way_back_leaves_the_marker_that_names_the_store_in_use() -> No
             await mover.abort()
             await ended(mover)
             async with asyncio.timeout(30):
-                while await record_in(cluster, "memory:a") != before:  # noqa: ASYNC110
+                while await record_in(cluster, "memory:a") != before:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.1)
             found, real = await open_current("memory:a", cluster.open, 1)
             await real.close()
@@ -229,7 +229,7 @@ def test_abort_returns_when_the_attempt_has_failed_and_refuses_when_it_has_compl
                 with pytest.raises(NoMigration):
                     await by.abort()
                 async with asyncio.timeout(30):
-                    while await record_in(cluster, "memory:b") is not None:  # noqa: ASYNC110
+                    while await record_in(cluster, "memory:b") is not None:  # noqa: ASYNC110 - no event
                         await asyncio.sleep(0.1)
 
     run_simulated(story())
