@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast explore simulate services lint format bench bench-metadata bench-cluster bench-scalable bench-sdk bench-kafka bench-spark soak soak-memory demo clean
+.PHONY: help setup test test-fast explore simulate services lint format bench bench-metadata bench-metadata-migration bench-cluster bench-scalable bench-sdk bench-kafka bench-spark soak soak-memory demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ bench: $(STAMP)  ## benchmarks: a table for people, JSON in bench-results/
 bench-metadata: $(STAMP)  ## the metadata stores against their peers, on real servers: one table, JSON in bench-results/
 	$(PY) -m benchmarks.metadata
 
+bench-metadata-migration: $(STAMP)  ## metadata moved between stores while brokers work: blocked time, speed, publish latency
+	$(PY) -m benchmarks.metadata_migration
+
 bench-scalable: $(STAMP)  ## splits, drains, rebalancing, failover and idle scalable topics: one table, JSON in bench-results/
 	$(PY) -m benchmarks.scalable
 
@@ -75,7 +78,7 @@ bench-kafka: $(STAMP)  ## the SDK beside confluent-kafka on Kafka (installed and
 bench-spark: $(STAMP)  ## Spark on topics against Parquet, its own Kafka source and sink (450 MB fetched once) and the rate source: one table, JSON in bench-results/
 	$(PY) -m benchmarks.spark
 
-soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; the C code under AddressSanitizer (CASES=100000); metadata stores under faults (FAULT_ROUNDS=5)
+soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; the C code under AddressSanitizer (CASES=100000); metadata stores under faults (FAULT_ROUNDS=5); migrations of every pair of stores, with faults at every step
 	$(PY) -m tests.soak.crash_soak --kills $(KILLS)
 	$(PY) -m tests.soak.cluster_soak --rounds $(ROUNDS)
 	$(PY) -m tests.soak.cluster_soak --rounds $(ROUNDS) --metadata zk
@@ -85,6 +88,7 @@ soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of fram
 	$(PY) -m tests.soak.fuzz_codec --cases $(CASES)
 	$(PY) -m tests.soak.fuzz_loops --cases $(CASES)
 	ANABRANCH_FAULT_ROUNDS=$(FAULT_ROUNDS) $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup tests/integration/metadata/test_faults*.py tests/e2e/broker/test_metadata_backends.py
+	$(PY) -m pytest -q -m "soak or not soak" tests/integration/metadata/test_migration.py tests/e2e/cluster/test_metadata_migration_faults.py
 
 soak-memory: $(STAMP)  ## memory of a broker while 1,500 topics come and go, 20 rounds; fails if it grows by more than 3 MB
 	$(PY) -m tests.soak.memory_soak

@@ -98,6 +98,10 @@ OWN = {
         counter("anabranch_sign_ins_refused_total", "Sign-ins that were refused"),
         counter("anabranch_permissions_refused_total", "Requests of signed-in clients that were not allowed"),
         gauge("anabranch_metadata_migration_running", "1: this broker copies the metadata to another store"),
+        gauge(
+            "anabranch_metadata_migration_phase",
+            "Of the last one coordinated here: 0 NOT_STARTED, 1 PREPARATION, 2 COPYING, 3 COMPLETED, 4 FAILED",
+        ),
         gauge("anabranch_metadata_migration_records", "Records that the last such copy has written"),
         gauge("anabranch_metadata_migration_changed_keys", "Keys that changed and wait to be copied again"),
         gauge(

@@ -33,6 +33,14 @@ def _line(status: Any) -> str:
     counts = status["counts"]
     step = _STEPS.get(status["subPhase"], "")
     text = f"{status['phase']}: {step}; {counts['records']:,} records, {counts['value_bytes'] / 1e6:,.1f} MB"
+    if counts["verified"]:
+        text += f", {counts['verified']:,} compared"
+    if status.get("recordsPerSecond"):
+        text += f", {status['recordsPerSecond']:,.0f}/s"
+    if status.get("restSeconds") is not None:
+        text += f", about {status['restSeconds']:,.0f} s left of this step"
+    if status["isBlocked"]:
+        text += f", writes wait for {status['blockedSeconds']:.1f} s"
     if counts["changed"]:
         text += f", {counts['changed']:,} changed meanwhile"
     return text

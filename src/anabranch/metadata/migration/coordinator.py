@@ -250,6 +250,8 @@ class Coordinator:
 
     async def _verify(self) -> Event:
         assert self._copy is not None
+        now_ms = self._clock.now_ms()  # for display only: no other process acts on this step
+        self.record = self.record.at(self.record.phase, SubPhase.VERIFY_TREE, now_ms)
         await self._copy.verify_tree()
         return Verified()
 

@@ -180,6 +180,7 @@ class TreeCopy:
             for part in parts(page, self._pace.page_records):
                 kept = durable(part)
                 copied.add(kept)
+                self.counts = replace(self.counts, verified=self.counts.verified + len(kept))
                 alone = [item for item in kept if item[0] not in changed and bucket_of(item[0]) in skipped]
                 if alone:
                     await self._check_same(dict(alone))

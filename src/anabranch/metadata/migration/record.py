@@ -69,6 +69,7 @@ class Counts:
     value_bytes: int = 0
     changed: int = 0  # keys copied again because they changed during the copy
     ephemerals: int = 0
+    verified: int = 0  # compared with the source so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +133,22 @@ class MigrationRecord:
             "error": self.error or None,
         }
 
+    def rate(self, now_ms: int) -> tuple[float, float | None]:
+        """Records per second of the present step, and the estimated rest of it in seconds where the whole is known."""
+        seconds = max(now_ms - self.times.get(str(self.sub_phase), now_ms), 1) / 1000
+        if self.sub_phase is not SubPhase.VERIFY_TREE:
+            return self.counts.records / seconds, None
+        rate = self.counts.verified / seconds
+        return rate, (self.counts.records - self.counts.verified) / rate if rate else None
+
     def with_progress(self, stored: bytes) -> MigrationRecord:
         """With the counts of a progress record, if it is of this attempt."""
         other = MigrationRecord.from_bytes(stored)
-        return replace(self, counts=other.counts) if other.run == self.run and self.is_running else self
+        if other.run != self.run or not self.is_running:
+            return self
+        if other.phase is not self.phase:
+            return replace(self, counts=other.counts)
+        return replace(self, counts=other.counts, sub_phase=other.sub_phase, times=other.times)
 
     def to_bytes(self) -> bytes:
         return json.dumps(self.to_fields()).encode()

@@ -44,6 +44,9 @@ VERSION_MARGIN = 1 << 33
 """More writes than happen during a copy, and more than one ZooKeeper node can count."""
 
 
+_PHASES = {phase: number for number, phase in enumerate(Phase)}
+
+
 class MigrationRunning(Error):
     """Another migration of this cluster is running."""
 
@@ -102,6 +105,7 @@ class MetadataMigration:
         since = self.participant.blocked_since
         return {
             "anabranch_metadata_migration_running": int(coordinator is not None and coordinator.record.is_running),
+            "anabranch_metadata_migration_phase": 0 if coordinator is None else _PHASES[coordinator.record.phase],
             "anabranch_metadata_migration_records": counts.records,
             "anabranch_metadata_migration_changed_keys": 0 if coordinator is None else coordinator.changed,
             "anabranch_metadata_migration_blocked_seconds": self.participant.blocked_s
@@ -257,15 +261,21 @@ class MetadataMigration:
         elif record.is_running and (copied := await self._store.real.get(PROGRESS)) is not None:
             record = record.with_progress(copied.value)
         fields = record.to_fields()
-        participants = await read_participants(self._store.real)
-        fields["participants"] = {name: str(one.state) for name, one in participants.items()}
+        if record.is_running_here:
+            rate, rest_s = record.rate(self._clock.now_ms())
+            fields["recordsPerSecond"] = round(rate, 1)
+            fields["restSeconds"] = None if rest_s is None else round(rest_s, 1)
         if record.phase is Phase.COMPLETED:
-            pending = await self.participant.pending_peers()
-            fields["allSwitched"] = record.role is Role.TARGET and not pending
-            fields["pending"] = pending
+            fields["pending"] = await self.participant.pending_peers()
+            fields["allSwitched"] = record.role is Role.TARGET and not fields["pending"]
+        participants = await read_participants(self._store.real)  # last, so that it agrees with `allSwitched`
+        fields["participants"] = {name: str(one.state) for name, one in participants.items()}
         since = self.participant.blocked_since
         fields["blockedSeconds"] = self.participant.blocked_s if since is None else self._clock.monotonic() - since
         fields["isBlocked"] = since is not None
+        fields["blockedSinceMs"] = (
+            None if since is None else self._clock.now_ms() - int(fields["blockedSeconds"] * 1000)
+        )
         fields["waitingKeys"] = 0 if self._coordinator is None else self._coordinator.changed
         return fields
 
