@@ -39,6 +39,8 @@ from anabranch.runtime.tasks import TaskOwner
 
 log = get_logger(__name__)
 
+_MIGRATED = frozenset({"topic-migrated", "topic-migrating"})
+"""Codes of errors: the regular topic became a scalable one."""
 _LOOKS_MAX = 10  # the delay between two looks is at its maximum then
 
 
@@ -202,7 +204,11 @@ class LayoutWatches:
                     watched.is_dirty = True
                     await self._clock.sleep(RETRY_DELAYS.retry_after(failures, 0.5))
                 except Error as error:
-                    self._end(topic, watched, error)
+                    if error.code in _MIGRATED:  # since the record was read
+                        watched.is_dirty = True
+                        await self._clock.sleep(RETRY_DELAYS.retry_after(1, 0.5))
+                    else:
+                        self._end(topic, watched, error)
         finally:
             watched.is_reading = False
             if not watched.watchers:

@@ -42,9 +42,12 @@ class AccessFilter:
         identity = await self._identify(request)
         if not self._guard.authorizes:
             return
+        flagged = () if route is None else route.flag_needs
+        needs = [need, *(further for flag, further in flagged if request.flag(flag))]
         try:
-            for resource in resources(request, need.scope):
-                await self._guard.check(identity, need.action, resource)
+            for one in needs:
+                for resource in resources(request, one.scope):
+                    await self._guard.check(identity, one.action, resource)
         except Unauthorized as error:
             log.warning(
                 "request not authorized", extra={"method": request.method, "path": request.path, "reason": error.reason}

@@ -40,6 +40,7 @@ class Route:
     summary: str
     need: Need | None = None  # required permission; None: super-users only, and a test fails
     at_owner: bool = False  # needs the loaded topic; other brokers redirect to its owner
+    flag_needs: tuple[tuple[str, Need], ...] = ()  # flags in the query that need a further permission
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,6 +203,14 @@ def test_scalable_topics(shell: Shell) -> None:
     assert name not in out and err == f"and 1 scalable: anabranch admin scalable-topics list {NS}\n"
     main(["admin", "topics", "list", NS, "--admin-url", shell.url, "--json"])
     assert shell.captured()[1] == ""
+    shell("topics", "create-partitioned-topic", f"{NS}/to-migrate", "-p", "2")
+    shell("topics", "create-subscription", f"{NS}/to-migrate", "-s", "work")
+    plan = shell("scalable-topics", "migrate-to-scalable", f"topic://{NS}/to-migrate", "--check")
+    assert f"persistent://{NS}/to-migrate becomes topic://{NS}/to-migrate with 2 segments" in plan
+    assert "nothing blocks it" in plan
+    refused = shell("scalable-topics", "migrate", f"topic://{NS}/to-migrate", exits=1)
+    assert "scalable_topics.migration_enabled" in refused
+
     shell("scalable-topics", "create-subscription", name, "-s", "audit/ü", "--from", "latest")
     split = shell("scalable-topics", "split-segment", name, "-s", "0", "--into", "3")
     assert split == "segment 0 became segments 2, 3, 4\n"

@@ -68,11 +68,15 @@ class Brokers:
 
 
 @contextmanager
-def scalable_brokers(folder: Path, store: str) -> Iterator[Brokers]:
+def scalable_brokers(folder: Path, store: str, **environment: str) -> Iterator[Brokers]:
     """Two of them, on SQLite or on the shared server of that kind."""
     die_at = folder / "die-at"
     with ClusterProcesses(
-        folder, 2, metadata_url=store_url(store), session_ms=SESSION_MS, environment={DIE_AT: str(die_at)}
+        folder,
+        2,
+        metadata_url=store_url(store),
+        session_ms=SESSION_MS,
+        environment={DIE_AT: str(die_at), **environment},
     ) as processes:
         yield Brokers(processes, die_at)
 

@@ -112,9 +112,25 @@ class ScalableTopics(Group):
         query = None if subscription is None else {"subscription": subscription}
         return self._value("GET", scalable_url(topic, "autoscaler-metric"), query=query)
 
-    def migrate(self, topic: str, *, force: bool = False) -> None:
-        """A regular topic becomes a scalable one, in place. `force`: also while old clients are connected."""
-        self._done("POST", scalable_url(topic, "migrate"), query={"force": force})
+    def migrate(self, topic: str, *, force: bool = False, subscription_types: Mapping[str, str] | None = None) -> None:
+        """A regular topic becomes a scalable one, in place. `force` closes old clients instead of refusing while they
+        are connected; `subscription_types`: `{"SUBSCRIPTION": "queue"}` or `"stream"`."""
+        self._done("POST", scalable_url(topic, "migrate"), query=_migration_query(force, subscription_types))
+
+    def check_migration(
+        self, topic: str, *, force: bool = False, subscription_types: Mapping[str, str] | None = None
+    ) -> Any:
+        """What a migration would do, with its `blockers` and the old `clients`; nothing is changed."""
+        query = {**_migration_query(force, subscription_types), "check": True}
+        return self._value("POST", scalable_url(topic, "migrate"), query=query)
+
+    def migration(self, topic: str) -> Any:
+        """`phase` of the topic's migration: NONE, CREATE, UNDO or DONE."""
+        return self._value("GET", scalable_url(topic, "migration"))
+
+
+def _migration_query(force: bool, types: Mapping[str, str] | None) -> dict[str, Any]:
+    return {"force": force, "subscriptionType": [f"{name}:{kind}" for name, kind in (types or {}).items()]}
 
 
 class Segments(Group):

@@ -46,9 +46,11 @@ class TopicMigrationAdmin:
         found = self._services().scalable
         if found is None or not found.is_enabled:
             raise NotAllowed("scalable topics are switched off on this broker")
-        if not found.can_migrate:
-            raise NotAllowed("migrations are switched off (scalable_topics.migration_enabled)")
         return found
+
+    def _check_switch(self) -> None:
+        if not self._topics().can_migrate:
+            raise NotAllowed("migrations are switched off (scalable_topics.migration_enabled)")
 
     async def check(self, topic: str, *, force: bool, kinds: Mapping[str, str]) -> dict[str, Any]:
         """What a migration would do and what blocks it; nothing is changed. TopicNotFound."""
@@ -57,6 +59,7 @@ class TopicMigrationAdmin:
 
     async def migrate(self, topic: str, *, force: bool, kinds: Mapping[str, str]) -> None:
         """The topic is scalable when this returns. TopicNotFound; MigrationBlocked, MigrationUndone: unchanged."""
+        self._check_switch()
         found = blockers(TopicFacts(topic, 0, is_partition=_is_partition(topic)), force=force, kinds={})
         if found:
             raise MigrationBlocked(found[0].text)
@@ -86,7 +89,7 @@ class TopicMigrationAdmin:
             found = blockers(facts, force=force, kinds=kinds)
             if found:
                 raise MigrationBlocked("; ".join(one.text for one in found))
-            self._topics()
+            self._check_switch()
             routing = await self._routing_of(topic)
             partitions = facts.partitions
         else:

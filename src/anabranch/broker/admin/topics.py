@@ -14,6 +14,7 @@ from anabranch.broker.admin.owner_routing import OwnerRouting
 from anabranch.broker.admin.subscriptions import SubscriptionAdmin
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.placement import ServedElsewhere, check_here
+from anabranch.broker.segment.owned_segment import segment_of
 from anabranch.broker.services import Services
 from anabranch.broker.stats.subscription_stats import StatsOptions
 from anabranch.broker.stats.topic_stats import internal_stats, merged, topic_stats
@@ -41,6 +42,14 @@ class TopicAdmin:
         await services.cluster.wait_placed(name)
         if not services.cluster.is_here(name):
             raise ServedElsewhere(name, services.cluster.owner_address(name))
+
+    async def check_not_migrated(self, topic: str) -> None:
+        """TopicMigrated, TopicMigrating for the old name of a scalable topic. A loaded regular topic needs no metadata
+        read, because dashboards poll its stats."""
+        services, name = self._services(), TopicName.parse(topic)
+        loaded = services.topics.loaded(name)
+        if loaded is None or segment_of(loaded) is not None:
+            await services.catalog.check_not_migrated(name)
 
     # -- lookup
 

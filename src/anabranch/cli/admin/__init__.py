@@ -10,7 +10,7 @@ A verb is data (name, options, REST call); `verb` turns it into a click command.
 | `tenants` | verbs of tenants and clusters |
 | `namespaces` `namespace_policies` `backlog_quotas` | verbs of namespaces |
 | `topics` `topic_maintenance` `subscriptions` | verbs of topics and their subscriptions |
-| `scalable_topics` `auto_scale` | verbs of scalable topics and auto-scale policies |
+| `scalable_topics` `topic_migration` `auto_scale` | verbs of scalable topics and auto-scale policies |
 | `schemas` | verbs of schemas |
 | `brokers` | verbs of brokers |
 | `metadata_migration` | `metadata-migration`: moving the metadata to another store |

@@ -9,6 +9,7 @@ import click
 
 from anabranch.admin.client import AdminClient, Answer, segment_ids
 from anabranch.cli.admin.auto_scale import TOPIC_VERBS
+from anabranch.cli.admin.topic_migration import MIGRATION_VERBS
 from anabranch.cli.admin.verb import Values, Verb, filled, group_of, option
 from anabranch.cli.output.autoscaling import explain_view
 from anabranch.cli.output.scalable_topic import layout_table, stats_view, subscription_view
@@ -218,6 +219,7 @@ SCALABLE_TOPICS = (
         done="cleared the backlog of {subscription}",
         example="orders -s audit",
     ),
+    *MIGRATION_VERBS,
     *TOPIC_VERBS,
     Verb(
         name="explain",

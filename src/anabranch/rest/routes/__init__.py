@@ -4,6 +4,7 @@
 |---|---|
 | `table` | all routes, as one router |
 | `lookup` | which broker serves a topic |
+| `topic_migration` | migration of regular topics to scalable topics |
 | `topics` | topics, partitions, stats |
 | `topic_maintenance` | properties, unload, compaction, single messages |
 | `message_response` | a stored entry as a response |

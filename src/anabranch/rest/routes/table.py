@@ -9,7 +9,7 @@ from anabranch.broker.admin.topics import TopicAdmin
 from anabranch.rest.http_message import Request, Response
 from anabranch.rest.openapi.document import openapi_routes
 from anabranch.rest.params import topic_of
-from anabranch.rest.router import Handler, Router
+from anabranch.rest.router import Handler, Route, Router
 from anabranch.rest.routes.auto_scale import auto_scale_routes
 from anabranch.rest.routes.brokers import broker_routes
 from anabranch.rest.routes.clusters import cluster_routes
@@ -24,6 +24,7 @@ from anabranch.rest.routes.schemas import schema_routes
 from anabranch.rest.routes.subscriptions import subscription_routes
 from anabranch.rest.routes.tenants import tenant_routes
 from anabranch.rest.routes.topic_maintenance import topic_maintenance_routes
+from anabranch.rest.routes.topic_migration import topic_migration_routes
 from anabranch.rest.routes.topics import topic_routes
 
 
@@ -40,6 +41,7 @@ def make_router(admin: BrokerAdmin, version: str) -> Router:
         *permission_routes(admin.tenants, admin.topics),
         *schema_routes(admin.schemas),
         *scalable_routes(admin.scalable_topics),
+        *topic_migration_routes(admin.topic_migration),
         *auto_scale_routes(admin.auto_scale),
         *publish_routes(admin.publishing),
         *metadata_migration_routes(admin.metadata_migration),
@@ -48,7 +50,25 @@ def make_router(admin: BrokerAdmin, version: str) -> Router:
     routes = [
         replace(route, handler=_at_owner(admin.topics, route.handler)) if route.at_owner else route for route in routes
     ]
+    routes = [
+        replace(route, handler=_not_migrated(admin.topics, route.handler)) if _names_regular(route) else route
+        for route in routes
+    ]
     return Router([*routes, *openapi_routes(routes, version)])
+
+
+def _names_regular(route: Route) -> bool:
+    return "{topic}" in route.pattern and "persistent" in route.pattern
+
+
+def _not_migrated(topics: TopicAdmin, handler: Handler) -> Handler:
+    """410 for the old name of a topic that was migrated, on every broker."""
+
+    async def handle(request: Request) -> Response:
+        await topics.check_not_migrated(str(topic_of(request)))
+        return await handler(request)
+
+    return handle
 
 
 def _at_owner(topics: TopicAdmin, handler: Handler) -> Handler:
