@@ -243,6 +243,8 @@ class LayoutWatches:
         new = [watcher for watcher in watched.watchers if watcher.sent is None]
         creates = any(one.create and one.asked.domain is Domain.PERSISTENT for one in new)
         found = await self._activation.regular(topic, create=creates)
+        if watched.record is not None:
+            return  # it became a scalable topic meanwhile, and its watchers have the layout
         if found is not None:
             self._notify_regular(topic, watched, found, list(watched.watchers))
             return
@@ -266,7 +268,10 @@ class LayoutWatches:
     def _notify_regular(
         self, topic: TopicName, watched: Watched, found: RegularTopic, watchers: Iterable[Watcher]
     ) -> None:
-        """Sends the synthetic layout to those of the watchers that have another one."""
+        """Sends the synthetic layout to those of the watchers that have another one. Never after a real layout: `found`
+        may be older than the migration that the controller on this broker has pushed."""
+        if watched.record is not None:
+            return
         layout = found.layout(self._clock.now_ms())
         brokers = self._brokers(topic, layout.segments.values())
         view = LayoutView(topic, layout, brokers=brokers, is_synthetic=True)

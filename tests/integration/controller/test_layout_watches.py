@@ -19,7 +19,7 @@ from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord, planned
 from anabranch.controller.records.topic_record_codec import encode_record
-from anabranch.controller.regular_topics import RegularTopic
+from anabranch.controller.regular_topics import RegularTopic, regular_name
 from anabranch.controller.topic.leader_terms import LeaderTerms
 from anabranch.metadata.interface import ANY, Versioned
 from anabranch.metadata.memory.store import MemoryStore
@@ -74,6 +74,8 @@ class Nursery:
 
     create: Callable[[], None] = lambda: None
     woken: list[TopicName] = field(default_factory=list)
+    partitions: int = 0  # of a regular topic of that name; 0: there is none
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def create_by_use(self, topic: TopicName) -> None:
         self.create()
@@ -82,7 +84,11 @@ class Nursery:
         self.woken.append(topic)
 
     async def regular(self, topic: TopicName, *, create: bool = False) -> RegularTopic | None:
-        return None
+        if not self.partitions:
+            return None
+        found = RegularTopic(regular_name(topic), self.partitions)
+        await self.may_answer.wait()
+        return found
 
 
 class World:
@@ -308,3 +314,36 @@ async def test_watcher_that_leaves_during_a_read_gets_nothing(world: World) -> N
     assert listener.news == []
     assert len(world.watches) == 0
     assert not world.watches._topics
+
+
+@simulated
+async def test_layout_of_the_regular_topic_does_not_follow_that_of_its_migration(world: World) -> None:
+    """The partitions are examined for their hash while the controller commits the migration."""
+    world.nursery.partitions = 3
+    world.nursery.may_answer.set()
+    listener = world.watch()
+    await asyncio.sleep(1)
+    assert listener.news == [(0, 0)]
+    world.nursery.may_answer.clear()
+    world.nursery.partitions = 4
+    world.watches.look_again()
+    await asyncio.sleep(0.5)
+    await world.save(record(1))
+    world.watches.on_record(TOPIC, record(1))
+    world.nursery.may_answer.set()
+    await world.settle()
+    assert listener.news == [(0, 0), (1, 1)]
+
+
+@simulated
+async def test_hash_is_looked_for_again_with_growing_delays_while_there_are_watchers(world: World) -> None:
+    world.nursery.partitions = 3
+    world.nursery.may_answer.set()
+    listener = RecordingListener()
+    reads, watch = world.store.reads, world.watches.watch(TOPIC, listener, create=False)
+    await asyncio.sleep(61)
+    assert (world.store.reads - reads, listener.news) == (5, [(0, 0)]), "at 0, 2, 6, 14 and 30 seconds"
+    watch.close()
+    reads = world.store.reads
+    await asyncio.sleep(3600)
+    assert world.store.reads == reads

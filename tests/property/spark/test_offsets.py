@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -339,6 +340,17 @@ def test_deleted_unread_segment_is_a_hole_and_its_children_are_read() -> None:
         query.next_end(0)
     cut = cuts.settled(query.start[topic.name], topic.view(), lambda _: None)
     assert sorted(cut.marks) == [1, 2]
+
+
+def test_offsets_of_a_regular_topic_hold_for_the_topic_that_it_became() -> None:
+    topic = PaperTopic()
+    topic.publish([1])
+    query = Query(topic)
+    query.batch(0)
+    cut, migrated = query.start[topic.name], replace(topic.view(), uid="9", former_uid=topic.view().uid)
+    assert cuts.settled(cut, migrated) == replace(cut, uid="9")
+    with pytest.raises(TopicRecreated):
+        cuts.settled(cut, replace(migrated, former_uid="8"))
 
 
 def test_a_topic_created_again_is_another_one() -> None:

@@ -53,7 +53,7 @@ _ACCESS = {
 }
 
 
-DOUBT_SECONDS = 2.0
+DOUBT_SECONDS = 5.0
 """A partition takes nothing more when its topic is migrated, or when it was terminated. It counts as terminated
 if no layout with a successor, or a plan for one, has come for this long."""
 

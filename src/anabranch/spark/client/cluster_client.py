@@ -373,12 +373,15 @@ class ClusterClient:
 
 
 def view_of(topic: str, seen: TopicView, extents: Mapping[int, Extent]) -> View:
-    """Layout and extents as one value. A topic is another one when its incarnation is, or that of its only part."""
+    """Layout and extents as one value. A topic is another one when its incarnation is, or that of its only part. A
+    migration gives it an incarnation; its only part is then the segment that was the topic."""
     uid = str(seen.incarnation or "")
     if not uid and len(extents) == 1:
         uid = str(next(iter(extents.values())).incarnation or "")
     segments = {one: stretch_of(seen.layout[one], extent) for one, extent in extents.items()}
-    return View(topic, uid, segments, seen.layout.routing.ring_hash)
+    partitions = [extent for one, extent in extents.items() if seen.is_legacy(seen.layout[one])]
+    former_uid = str(partitions[0].incarnation or "") if len(partitions) == 1 and not seen.is_synthetic else ""
+    return View(topic, uid, segments, seen.layout.routing.ring_hash, former_uid)
 
 
 def stretch_of(segment: Segment, extent: Extent) -> SegmentExtent:

@@ -98,7 +98,7 @@ def settled(cut: Cut, view: View, on_loss: OnLoss = raise_loss, wanted: KeyFilte
             else segment.mark_at(max(segment.first, segment.end))
         )
 
-    if view.uid and cut.uid and view.uid != cut.uid:
+    if view.uid and cut.uid and cut.uid not in (view.uid, view.former_uid):
         on_loss(TopicRecreated(view.topic, cut.uid, view.uid))
         return earliest(view)
     marks: dict[int, Mark] = {}

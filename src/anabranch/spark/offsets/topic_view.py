@@ -61,6 +61,7 @@ class View:
     uid: str
     segments: Mapping[int, SegmentExtent]
     ring_hash: RingHash = RingHash.LOW16
+    former_uid: str = ""  # that it had as a regular topic without partitions, before its migration
 
     def bounded(self, ends: Mapping[int, Position]) -> View:
         """What of it lies before these ends. Segments before one that is named are there as a whole; those that are
