@@ -73,7 +73,7 @@ def plan_split(
         raise BadSplit(f"segment {segment_id}: {error}") from error
     limits.check_active(len(layout.active) - 1 + count)
     buckets = max(1, (len(parent.entry_bucket_splits) + 1) // count)
-    return _plan(layout, OperationKind.SPLIT, [parent], ranges, now_ms, buckets, parent.merge_depth)
+    return _plan(layout, OperationKind.SPLIT, [parent], ranges, now_ms, buckets, parent.merge_depth_at(now_ms))
 
 
 def plan_merge(layout: Layout, segment_ids: Iterable[int], *, now_ms: int, limits: LayoutLimits) -> Replacement:
@@ -87,7 +87,7 @@ def plan_merge(layout: Layout, segment_ids: Iterable[int], *, now_ms: int, limit
     whole = joined(parent.hash_range for parent in parents)
     if whole is None:
         raise BadMerge(f"segments {named} are not neighbours on the ring")
-    depth = max(parent.merge_depth for parent in parents) + 1
+    depth = max(parent.merge_depth_at(now_ms) for parent in parents) + 1
     if depth > limits.dag_depth_max:
         raise DagTooDeep(
             f"merging {named} needs {depth} merges upon each other, more than the limit of {limits.dag_depth_max}"

@@ -67,6 +67,10 @@ class SegmentState(StrEnum):
     SEALED = "SEALED"
 
 
+MERGE_FORGOTTEN_MS = 3_600_000
+"""Time that a segment must live until one merge of its lineage does not count any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seal:
     """Answer of a sealed segment's owner: when it became final, and its last entry (None: not known)."""
@@ -89,7 +93,7 @@ class Segment:
     last_position: Position | None = None  # last entry of a sealed segment
     legacy_topic_name: str | None = None  # the regular topic that it wraps, instead of a `segment://` topic
     entry_bucket_splits: tuple[int, ...] = ()  # bucket count - 1 split points
-    merge_depth: int = 0  # merges among its ancestors and itself; kept when these are garbage collected
+    merge_depth: int = 0  # merges among its ancestors and itself that were not forgotten when it was created
     extra: Mapping[str, object] = field(default_factory=dict)  # unknown fields of a newer version, kept unchanged
     forms: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """Encoded forms of this segment (text, frame, name), cached by other modules: an immutable value is encoded once,
@@ -99,6 +103,17 @@ class Segment:
     @property
     def is_active(self) -> bool:
         return self.state is SegmentState.ACTIVE
+
+    def merge_depth_at(self, now_ms: int) -> int:
+        """Merges among its ancestors and itself that count now: one is forgotten with each full `MERGE_FORGOTTEN_MS`
+        of its life. Children begin with this number, so a lineage has `max_dag_depth` merges at once and one more per
+        hour: enough for a daily curve, and too few for a range that is merged and split again all the time."""
+        return max(0, self.merge_depth - max(0, now_ms - self.created_at_ms) // MERGE_FORGOTTEN_MS)
+
+    def mergeable_at_ms(self, depth_max: int) -> int | None:
+        """From when on fewer than `depth_max` merges count; None: never."""
+        surplus = self.merge_depth - depth_max + 1
+        return None if depth_max < 1 else self.created_at_ms + max(0, surplus) * MERGE_FORGOTTEN_MS
 
     def sealed(self, epoch: int, seal: Seal, child_ids: tuple[int, ...]) -> Segment:
         return replace(

@@ -212,6 +212,20 @@ class TestRefused:
             plan_merge(split(layout, 5), (6, 7), now_ms=0, limits=LayoutLimits(dag_depth_max=2))
         assert plan_merge(split(layout, 5), (6, 7), now_ms=0, limits=LayoutLimits(dag_depth_max=3))
 
+    def test_merges_are_forgotten_one_by_one_while_a_segment_lives(self) -> None:
+        hour = 3_600_000
+        layout = merge(split(merge(self.two, 0, 1), 2), 3, 4)
+        assert [layout[5].merge_depth_at(ms) for ms in (-hour, 0, hour - 1, hour, 2 * hour, 9 * hour)] == [
+            2, 2, 2, 1, 0, 0,
+        ]  # fmt: skip
+        assert split(layout, 5, at_ms=hour)[6].merge_depth == 1
+        limits = LayoutLimits(dag_depth_max=2)
+        pair = split(layout, 5, at_ms=0)
+        with pytest.raises(DagTooDeep):
+            plan_merge(pair, (6, 7), now_ms=hour - 1, limits=limits)
+        assert plan_merge(pair, (6, 7), now_ms=hour, limits=limits).children[0].merge_depth == 2
+        assert (pair[6].mergeable_at_ms(2), pair[6].mergeable_at_ms(9), pair[6].mergeable_at_ms(0)) == (hour, 0, None)
+
     def test_synthetic_layouts_only_migrate(self) -> None:
         layout = Layout.synthetic(["persistent://public/default/a", "persistent://public/default/b"], now_ms=0)
         with pytest.raises(BadSplit, match="migrate"):

@@ -357,11 +357,13 @@ class _Evaluation:
 
     def _may_join(self, run: tuple[Segment, ...]) -> bool:
         policy, ids = self._policy, tuple(one.segment_id for one in run)
-        depth = max(one.merge_depth for one in run)
+        depth = max(one.merge_depth_at(self._now_ms) for one in run)
         if depth >= policy.max_dag_depth:
+            times = [one.mergeable_at_ms(policy.max_dag_depth) for one in run]
             self._suppress(
                 ActionKind.MERGE, Reason.COLD, Suppression.MAX_DEPTH, ids,
                 f"segments {list(ids)} have {depth} merges upon each other, the limit is {policy.max_dag_depth}",
+                max((one for one in times if one is not None), default=None),
             )  # fmt: skip
             return False
         score = self._together(run).score(policy)

@@ -285,16 +285,26 @@ class TestMerge:
             assert (asked(topic(2), loads(cold(), cold()), history=history).action is not None) is is_merged
 
     def test_segments_at_the_largest_depth_are_not_merged(self) -> None:
-        layout = merge(topic(3), 0, 1)  # 3 has depth 1
+        layout = merge(topic(3), 0, 1, at_ms=NOW)  # 3 has depth 1
         reports = {2: cold(), 3: cold()}
         found = asked(layout, reports, policy=AutoScalePolicy(max_dag_depth=1))
         assert (found.action, found.suppressed_by) == (None, (Suppression.MAX_DEPTH,))
         assert asked(layout, reports, policy=AutoScalePolicy(max_dag_depth=2)).action == Merge((3, 2))
 
     def test_depth_survives_garbage_collection(self) -> None:
-        layout = merge(topic(3), 0, 1).pruned([0, 1])
+        layout = merge(topic(3), 0, 1, at_ms=NOW).pruned([0, 1])
         found = asked(layout, {2: cold(), 3: cold()}, policy=AutoScalePolicy(max_dag_depth=1))
         assert found.suppressed_by == (Suppression.MAX_DEPTH,)
+
+    def test_one_merge_is_forgotten_with_each_hour_that_a_segment_lives(self) -> None:
+        reports = {2: cold(), 3: cold()}
+        for age_ms, is_merged in ((3_600_000 - 1, False), (3_600_000, True)):
+            layout = merge(topic(3), 0, 1, at_ms=NOW - age_ms)
+            found = asked(layout, reports, policy=AutoScalePolicy(max_dag_depth=1))
+            assert (found.action is not None) is is_merged
+            assert found.due_at_ms == (None if is_merged else NOW + 1)
+        never = asked(layout, reports, policy=AutoScalePolicy(max_dag_depth=0))
+        assert (never.suppressed_by, never.due_at_ms) == ((Suppression.MAX_DEPTH,), None)
 
     def test_cold_pair_is_merged_while_a_hot_segment_waits_for_its_cooldown(self) -> None:
         found = asked(topic(3), loads(hot(), cold(), cold()), history=History(last_split_at_ms=NOW - 1))

@@ -31,6 +31,31 @@ def test_day_with_a_tenfold_curve_and_bursts_has_few_changes_and_is_seldom_too_h
     assert found.segments_most >= 8
 
 
+@pytest.mark.parametrize("name", ["bursts", "growing"])
+def test_each_day_of_a_week_is_merged_like_the_one_before(name: str) -> None:
+    topic = SimulatedTopic(AutoScalePolicy(), tick_seconds=60)
+    merges, last = list[int](), list[int]()
+    for _ in range(7):
+        before = len(topic.steps)
+        for traffic in SCENARIOS[name].traffic(60):
+            topic.tick(traffic)
+        merges.append(sum(one.kind == "merge" for one in topic.steps[before:]))
+        last.append(len(topic.layout.active))
+    assert max(last) <= min(last) + 1, "the nights have about the same number of segments"
+    assert min(merges[1:]) >= 0.9 * max(merges[1:])
+
+
+def test_load_that_comes_and_goes_every_ten_minutes_is_merged_ten_times_and_then_once_an_hour() -> None:
+    policy = AutoScalePolicy(merge_window_seconds=60, merge_cooldown_seconds=60)
+    topic = SimulatedTopic(policy, tick_seconds=30)
+    hours = 12
+    for number in range(hours * 120):
+        topic.tick(even(15_000) if number // 20 % 2 == 0 else IDLE)
+    merges = [one.at for one in topic.steps if one.kind == "merge"]
+    assert len(merges) <= 10 + hours
+    assert sum(at > (hours - 2) * 3600 for at in merges) <= 2
+
+
 def test_idle_topic_with_eight_stream_consumers_does_not_change_in_a_day_after_it_has_eight_segments() -> None:
     topic = SimulatedTopic(AutoScalePolicy(), tick_seconds=60)
     for _ in range(10):
