@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from anabranch.broker.stats.metrics import BROKER, NAMESPACE, OWN, SCHEMAS, SUBSCRIPTION, TOPIC, VERSION, WRITE_LATENCY
-from anabranch.broker.stats.scalable_topic_metrics import GROUPS, TOPICS, TOTALS
+from anabranch.broker.stats.scalable_topic_metrics import (
+    DECISIONS,
+    GROUPS,
+    SCALING,
+    SEGMENT_SUMS,
+    SUPPRESSED,
+    TOPICS,
+    TOTALS,
+)
 from anabranch.client.metrics.prometheus_text import CONNECTIONS, CONSUMER, PRODUCER
 from anabranch.runtime.prometheus_format import Family
 
@@ -35,7 +43,15 @@ PARTS: tuple[tuple[str, str, tuple[Family, ...]], ...] = (
     ("Topics", "`cluster`, `namespace`, `topic`", (*TOPIC, *WRITE_LATENCY)),
     ("Subscriptions", "`cluster`, `namespace`, `topic`, `subscription`", SUBSCRIPTION),
     ("Controllers of scalable topics", "`cluster`", TOTALS),
-    ("Scalable topics", "`cluster`, `namespace`, `topic`", TOPICS),
+    ("Automatic split and merge", "`cluster`", SCALING),
+    ("Decisions of auto-scaling", "`cluster`, `action`, `reason`", DECISIONS),
+    ("What auto-scaling did not do", "`cluster`, `action`, `suppressed_by`", SUPPRESSED),
+    ("Scalable topics, on the broker that leads them", "`cluster`, `namespace`, `topic`", TOPICS),
+    (
+        "Scalable topics, on each broker with segments of them",
+        "`cluster`, `namespace`, `topic`; sum over brokers",
+        SEGMENT_SUMS,
+    ),
     ("Ordered subscriptions of scalable topics", "`cluster`, `namespace`, `topic`, `subscription`", GROUPS),
     ("The SDK", "none", (CONNECTIONS,)),
     ("Producers of the SDK", "`topic`; failures also `code`, latencies also `quantile`", PRODUCER),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from anabranch.controller.autoscale.scaling_totals import ScalingTotals
 from anabranch.controller.events import SessionTaken
 from anabranch.controller.group.checkpoint_progress import Report
 from anabranch.controller.operation_metrics import Totals
@@ -205,6 +206,9 @@ class ScalableTopics(Protocol):
     @property
     def totals(self) -> Totals: ...
 
+    @property
+    def scaling_totals(self) -> ScalingTotals: ...
+
     def led(self) -> list[LedTopic]:
         """The topics that are led here now."""
 
@@ -306,4 +310,5 @@ class ScalableTopics(Protocol):
         Returns the generation below which assignments were made before it; 0 if the subscription is not ordered."""
 
     async def state(self, topic: TopicName) -> dict[str, Any]:
-        """The leader's state: running operation, subscriptions, sessions, assignments, drained segments."""
+        """The leader's state: running operation, subscriptions, sessions, assignments, drained segments; and, as
+        `autoScale`, a summary of `auto_scale_status`."""

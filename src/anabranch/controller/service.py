@@ -12,7 +12,8 @@ from typing import Any, Self, TypeVar
 from anabranch.controller import segment_host as host
 from anabranch.controller.autoscale.policies import EffectivePolicies
 from anabranch.controller.autoscale.scaling import AutoScaling
-from anabranch.controller.autoscale.scaling_status import scaling_status
+from anabranch.controller.autoscale.scaling_status import scaling_status, scaling_summary
+from anabranch.controller.autoscale.scaling_totals import ScalingTotals
 from anabranch.controller.events import NotLeading, TopicGone, UnknownSubscription
 from anabranch.controller.group.group_coordinator import ConsumerLink, GroupCoordinator
 from anabranch.controller.interface import (
@@ -42,7 +43,7 @@ from anabranch.controller.topic_controllers import TopicControllers
 from anabranch.controller.topic_status import led_topic, segment_stats, topic_status
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.write_gate import WriteGate
-from anabranch.model.autoscale.policy import AutoScalePolicy
+from anabranch.model.autoscale.policy import AutoScalePolicy, BadPolicy
 from anabranch.model.errors import BadRequest, Busy, Error, NotAllowed, NotReady
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name
@@ -93,6 +94,9 @@ class ScalableTopicService:
         self._activation, self._clock, self._chance = activation, clock, chance
         self.records = RecordStore(store, terms := LeaderTerms(store, broker), cache or RecordCache())
         self.policies = EffectivePolicies(settings.auto_scale_policy, rules, self.records)
+        self._scaling = AutoScaling(
+            self.records, self.policies, place, clock, interval_seconds=settings.auto_scale_interval_seconds
+        )
         self.controllers = TopicControllers(
             self.records,
             terms,
@@ -105,9 +109,7 @@ class ScalableTopicService:
             chance=chance,
             step=step,
             gate=gate,
-            scaling=AutoScaling(
-                self.records, self.policies, place, clock, interval_seconds=settings.auto_scale_interval_seconds
-            ),
+            scaling=self._scaling,
         )
         self.migrations = Migrations(self.records, self.controllers, clock, chance)
         self.watches = LayoutWatches(store, self.records, place, activation, clock)
@@ -138,6 +140,10 @@ class ScalableTopicService:
     @property
     def totals(self) -> Totals:
         return self.counts.totals
+
+    @property
+    def scaling_totals(self) -> ScalingTotals:
+        return self._scaling.totals
 
     def led(self) -> list[LedTopic]:
         controllers = self.controllers.by_topic
@@ -334,20 +340,20 @@ class ScalableTopicService:
         await self.controllers.call(topic, lambda controller: controller.ask(call))
 
     async def auto_scale_status(self, topic: TopicName) -> dict[str, Any]:
-        async def work(controller: TopicController) -> dict[str, Any]:
-            record, scaler = await controller.wait_leading(), controller.scaler
-            assert scaler is not None, "every topic has a scaler"
-            override = record.auto_scale_policy
-            policy = await self.policies.with_override(topic, override)
-            decision = await scaler.considered(policy)
-            levels = (
-                self.settings.auto_scale_policy,
-                await self._rules.auto_scale_policy(topic.namespace_path),
-                override,
-            )
-            return scaling_status(record, scaler, policy, decision, levels)
+        return await self.controllers.call(topic, self._scaling_status)
 
-        return await self.controllers.call(topic, work)
+    async def _scaling_status(self, controller: TopicController) -> dict[str, Any]:
+        record, scaler = await controller.wait_leading(), controller.scaler
+        assert scaler is not None, "every topic has a scaler"
+        override = record.auto_scale_policy
+        policy = await self.policies.with_override(controller.topic, override)
+        decision = await scaler.considered(policy)
+        levels = (
+            self.settings.auto_scale_policy,
+            await self._rules.auto_scale_policy(controller.topic.namespace_path),
+            override,
+        )
+        return scaling_status(record, scaler, policy, decision, levels)
 
     async def try_auto_scale(self, topic: TopicName, override: Mapping[str, Any]) -> dict[str, Any]:
         policy = await self.policies.with_override(topic, override)
@@ -414,7 +420,15 @@ class ScalableTopicService:
         return await self.controllers.call(topic, work)
 
     async def state(self, topic: TopicName) -> dict[str, Any]:
-        return await self.controllers.call(topic, _state)
+        async def work(controller: TopicController) -> dict[str, Any]:
+            await controller.wait_leading()
+            try:
+                scaling = scaling_summary(await self._scaling_status(controller))
+            except BadPolicy as error:  # the broker's settings have changed: the statistics say so
+                scaling = {"error": error.reason}
+            return {**topic_status(controller), "autoScale": scaling}
+
+        return await self.controllers.call(topic, work)
 
     async def figures(self, topic: TopicName, record: TopicRecord) -> dict[int, SegmentStats]:
         return await segment_stats(self._host, topic, record)
@@ -454,11 +468,6 @@ class ScalableTopicService:
         if subscription is None:
             raise NotLeading(f"subscription {request.subscription} is being changed")
         return controller.groups.of(subscription)
-
-
-async def _state(controller: TopicController) -> dict[str, Any]:
-    await controller.wait_leading()
-    return topic_status(controller)
 
 
 def _log_ended(topic: TopicName, ended: EndedOperation) -> None:

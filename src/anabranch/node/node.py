@@ -169,7 +169,7 @@ class Node:
         if controllers is not None:
             await stack.enter_async_context(controllers)
             if wiring is not None and segments is not None:
-                wiring.report_loads(topics, segments, controllers.policies, settings)
+                wiring.report_loads(topics, segments, controllers, settings)
             if joining is None:
                 controllers.placement_changed(has_gained=True)
             else:

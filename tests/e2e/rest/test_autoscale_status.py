@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
+import time
+import urllib.parse
+import urllib.request
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +16,7 @@ import anabranch.admin
 import anabranch.blocking
 from anabranch.admin.blocking import BlockingAdmin
 from anabranch.cli.main import main
+from anabranch.runtime.clock import SystemClock
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.traffic.stock_calls import Rest
 
@@ -43,6 +50,52 @@ def test_status_names_policy_levels_and_the_rule_that_forbids(rest: Rest, topic:
     assert found["now"]["action"] == "none"
     assert {one["suppressedBy"] for one in found["now"]["suppressed"]} <= {"no-report", "merge-window"}
     assert found["now"]["suppressed"], "cold segments are not merged yet, and that is said"
+
+
+def test_stats_have_loads_policy_decisions_and_what_would_be_done_now(rest: Rest, topic: str) -> None:
+    status = rest.expect("GET", f"/admin/v2/scalable/{topic}/autoscale")
+    found = rest.expect("GET", f"/admin/v2/scalable/{topic}/stats")
+    assert found["autoScale"]["policy"] == status["policy"]
+    assert found["autoScale"]["now"]["action"] == "none"
+    assert found["autoScale"]["decisions"][0]["reason"] == "suppressed"
+    assert set(found["autoScale"]) == {"policy", "now", "lastSplitAtMs", "lastMergeAtMs", "decisions"}
+    deadline = SystemClock().monotonic() + 60
+    while "load" not in found["segments"]["0"]:
+        assert SystemClock().monotonic() < deadline, "new segments are reported after one sample interval"
+        time.sleep(0.2)
+        found = rest.expect("GET", f"/admin/v2/scalable/{topic}/stats")
+    assert found["segments"]["0"]["load"]["msgRateIn"] == 0
+
+
+def test_metrics_count_decisions_reports_and_the_sums_of_a_topic(broker: BrokerProcess, topic: str) -> None:
+    with anabranch.blocking.connect(broker.service_url) as client, client.producer(f"topic://{topic}") as producer:
+        producer.send(b"x")
+    with urllib.request.urlopen(f"{broker.http_url}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    assert re.search(r'anabranch_scalable_auto_decisions_total\{.*action="none",reason="suppressed"\} [1-9]', text)
+    assert re.search(r'anabranch_scalable_auto_suppressed_total\{.*action="merge",suppressed_by=".*"\} [1-9]', text)
+    assert re.search(r"anabranch_scalable_load_reports_total\{.*\} \d+", text)
+    assert (
+        f'pulsar_scalable_topic_msg_backlog{{cluster="standalone",namespace="public/default",topic="topic://{topic}"}}'
+        in (text)
+    )
+
+
+def test_keda_trigger_of_the_guide_reads_the_wanted_number_of_consumers(broker: BrokerProcess) -> None:
+    """As KEDA's metrics-api scaler does: GET of `url`, the number at `valueLocation`, divided by `targetValue`."""
+    guide = (Path(anabranch.__file__).parents[2] / "docs/guides/auto-scaling.md").read_text()
+    trigger = dict(re.findall(r'^\s+(url|valueLocation|targetValue): "([^"]+)"$', guide, re.MULTILINE))
+    url = urllib.parse.urlsplit(trigger["url"])
+    *_, tenant, namespace, name, _ = url.path.split("/")
+    (subscription,) = urllib.parse.parse_qs(url.query)["subscription"]
+    with connect(broker) as admin:
+        admin.scalable_topics.create(f"topic://{tenant}/{namespace}/{name}", segments=3)
+        admin.scalable_topics.create_subscription(f"topic://{tenant}/{namespace}/{name}", subscription)
+    with urllib.request.urlopen(f"{broker.http_url}{url.path}?{url.query}", timeout=30) as answer:
+        value = json.load(answer)
+    for part in trigger["valueLocation"].split("."):
+        value = value[part]
+    assert value / float(trigger["targetValue"]) == 3, "one consumer for each active segment"
 
 
 def test_try_answers_what_a_policy_would_do_and_does_nothing(broker: BrokerProcess, rest: Rest, topic: str) -> None:

@@ -119,12 +119,15 @@ class ScalableAdmin:
         createdAtMs, sealedAtMs, rates{in|out: {msg|bytes: {10|60: per second}}}, messages, bytes, backlog{subscription:
         messages}, consumers, producers`; per subscription `type, msgBacklog, segments{id: …}` (as in `subscription`);
         `controller`, `leaderTerm`, `incarnation`, `operation` (None, or `id, kind, phase, parents, children,
-        startedAtMs, reason`), `lastOperation`, `properties`."""
+        startedAtMs, reason`), `lastOperation`, `properties`; per active segment its last `load` report; `autoScale`:
+        `policy` in force, what would be done `now` and what suppresses the rest, the last ten `decisions`."""
         name = scalable_name(topic)
         state: dict[str, Any] = await self._routing.call_owner(name, self.state_at_leader)
         record = await self._topics().record(name)
         placement = self._services().placement
         figures = await self._topics().figures(name, record)
+        scaling = dict(state["autoScale"])
+        loads = scaling.pop("loads", {})
         segments: dict[str, Any] = {}
         for one in sorted(record.segments.values(), key=lambda it: it.segment_id):
             backing = backing_topic(name, one)
@@ -139,6 +142,7 @@ class ScalableAdmin:
                 "createdAtMs": one.created_at_ms,
                 "sealedAtMs": one.sealed_at_ms,
                 **segment_figures(figures.get(one.segment_id)),
+                **({"load": loads[str(one.segment_id)]} if str(one.segment_id) in loads else {}),
             }
         leader = placement.owner_address(name)
         last = record.last_operation
@@ -160,6 +164,7 @@ class ScalableAdmin:
             "leaderTerm": state["leaderTerm"],
             "incarnation": record.incarnation,
             "operation": state["operation"],
+            "autoScale": scaling,
             "lastOperation": None
             if last is None
             else {

@@ -23,6 +23,7 @@ from anabranch.broker.segment_load.load_meter import LoadMeter, ReportRules, Tot
 from anabranch.broker.segment_load.load_records import LoadRecords
 from anabranch.broker.topic_registry.rate_sampler import delivery_totals
 from anabranch.broker.topic_registry.registry import TopicRegistry
+from anabranch.controller.autoscale.scaling_totals import ScalingTotals
 from anabranch.controller.segment_host import LoadReported
 from anabranch.model.autoscale.load import SegmentLoad
 from anabranch.model.autoscale.policy import METRICS, AutoScalePolicy
@@ -66,20 +67,20 @@ class LoadReporter:
         records: LoadRecords,
         policies: EffectivePolicies,
         listener: LoadListener,
+        totals: ScalingTotals,
         clock: Clock,
         *,
         broker: str,
         rules: ReportRules,
     ) -> None:
         self._topics, self._records, self._policies, self._listener = topics, records, policies, listener
-        self._clock, self._broker, self._rules = clock, broker, rules
+        self._totals, self._clock, self._broker, self._rules = totals, clock, broker, rules
         self._active = topics.activity.view()
         self._meters: dict[OwnedSegment, LoadMeter] = {}
         self._known: dict[TopicName, tuple[AutoScalePolicy | None, float]] = {}  # with the time until which it counts
         self._clean_at = 0.0
         self._again: dict[OwnedSegment, int] = {}  # whose policy could not be read, and the time of the look before
         self._looked_ms = clock.now_ms()
-        self.reports_written = 0
 
     async def run(self) -> None:
         """Runs for ever."""
@@ -200,7 +201,7 @@ class LoadReporter:
                 extra={"topic": str(name), "segment": ref.segment_id, "reason": error.reason},
             )
             return
-        self.reports_written += 1
+        self._totals.load_reports += 1
         if (meter := self._meters.get(segment)) is not None:
             meter.written(load)
         self._listener.load_reported(LoadReported(ref, load))

@@ -12,13 +12,25 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
 from anabranch.broker.publish import latency_histogram as latency
 from anabranch.broker.schemas.counters import SchemaCounts
-from anabranch.broker.stats.scalable_topic_metrics import GROUPS, TOPICS, TOTALS, scalable_groups
+from anabranch.broker.stats.scalable_topic_metrics import (
+    DECISIONS,
+    GROUPS,
+    SCALING,
+    SEGMENT_SUMS,
+    SUPPRESSED,
+    TOPICS,
+    TOTALS,
+    scalable_groups,
+    scaling_groups,
+    segment_sums,
+)
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.factory import AnyTopic
 from anabranch.broker.topic_registry.rate_sampler import Sampler
 from anabranch.controller.interface import ScalableTopics
+from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.prometheus_format import Family, Row, counter, escaped, gauge, labels, samples, single
 from anabranch.runtime.tasks import YieldBudget
@@ -124,11 +136,16 @@ FAMILIES: tuple[Family, ...] = (
     *WRITE_LATENCY,
     *SUBSCRIPTION,
     *TOTALS,
+    *SCALING,
+    *DECISIONS,
+    *SUPPRESSED,
+    *SEGMENT_SUMS,
     *TOPICS,
     *GROUPS,
 )
 
 _MESSAGES, _BYTES, _AVERAGE, _BACKLOG, _STORED = 7, 8, 9, 10, 11  # places in TOPIC
+_SUMMED = (3, 4, 5, 6, 10, 11)  # places in TOPIC of the values that SEGMENT_SUMS has
 _RATES = 4  # of a subscription: messages out, bytes out, acknowledged, redelivered
 
 
@@ -158,6 +175,8 @@ class Metrics:
             (TOPIC, [*gathered.topics, *_rest_rows(gathered.rest)]),
             (WRITE_LATENCY, gathered.latencies),
             (SUBSCRIPTION, gathered.subscriptions),
+            segment_sums(gathered.scalable),
+            *(() if scalable is None else scaling_groups(scalable.scaling_totals)),
             *(() if scalable is None else scalable_groups(scalable.totals, scalable.led(), self._topics_max)),
         ):
             for column, family in enumerate(group):
@@ -212,6 +231,10 @@ class Metrics:
             topic.log.chain.bytes if isinstance(topic, Topic) else 0,
         )
         into.add(topic.name.namespace_path, values, is_rest=not has_rows)
+        if topic.name.segment is not None and (has_rows or topic.name.scalable in into.scalable):
+            _add(
+                into.scalable.setdefault(topic.name.scalable, [0] * len(SEGMENT_SUMS)), [values[one] for one in _SUMMED]
+            )
         if has_rows:
             into.topics.append((where, values))
             took = topic.publisher.latencies if isinstance(topic, Topic) else None
@@ -229,6 +252,7 @@ class _Gathered:
         self.counts: dict[str, int] = {}  # topics by namespace
         self.rest: dict[str, list[float]] = {}  # sums of the topics without rows, by namespace
         self.topics: list[Row] = []
+        self.scalable: dict[TopicName, list[float]] = {}  # sums over segments, by scalable topic
         self.latencies: list[Row] = []
         self.subscriptions: list[Row] = []
 

@@ -6,10 +6,12 @@ An autoscaler of consumers can follow the number of active segments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
+from anabranch.controller.autoscale.scaling_totals import ScalingTotals
 from anabranch.controller.interface import LedTopic, Totals
+from anabranch.model.names import TopicName
 from anabranch.runtime.prometheus_format import Family, Row, counter, escaped, gauge, labels
 
 TOTALS = (
@@ -22,6 +24,35 @@ TOTALS = (
     counter("anabranch_scalable_segments_collected_total", "Sealed segments deleted by retention"),
     counter("anabranch_scalable_operation_seconds_total", "Time from plan to commit, of all splits and merges"),
 )
+SCALING = (
+    counter("anabranch_scalable_load_reports_total", "Load reports that this broker wrote for its segments"),
+    counter("anabranch_scalable_auto_reactions_total", "Automatic splits because a segment passed a threshold"),
+    counter(
+        "anabranch_scalable_auto_reaction_seconds_total",
+        "Time from the passed threshold until the children were active, of all these splits",
+    ),
+)
+DECISIONS = (
+    counter(
+        "anabranch_scalable_auto_decisions_total",
+        "Evaluations of led topics by what they decided (split, merge, none) and why",
+    ),
+)
+SUPPRESSED = (
+    counter(
+        "anabranch_scalable_auto_suppressed_total",
+        "Evaluations in which a split or merge was wanted and a rule did not allow it",
+    ),
+)
+SEGMENT_SUMS = (
+    gauge("pulsar_scalable_topic_rate_in", "Messages per second that came in, of the segments on this broker"),
+    gauge("pulsar_scalable_topic_rate_out", "Messages per second that went out"),
+    gauge("pulsar_scalable_topic_throughput_in", "Bytes per second that came in"),
+    gauge("pulsar_scalable_topic_throughput_out", "Bytes per second that went out"),
+    gauge("pulsar_scalable_topic_msg_backlog", "Entries (batches) not acknowledged, over all subscriptions"),
+    gauge("pulsar_scalable_topic_storage_size", "Bytes stored"),
+)
+"""The sum over all brokers is that of the topic: `sum by (topic) (pulsar_scalable_topic_rate_in)`."""
 TOPICS = (
     gauge("anabranch_scalable_active_segments", "Segments that are written to"),
     gauge("anabranch_scalable_sealed_segments", "Segments that are only read"),
@@ -49,6 +80,30 @@ GROUPS = (
 Group = tuple[tuple[Family, ...], list[Row]]
 
 
+def segment_sums(sums: Mapping[TopicName, Sequence[float]]) -> Group:
+    """`sums` over the segments on this broker, by scalable topic."""
+    return SEGMENT_SUMS, [(_of_topic(topic), values) for topic, values in sums.items()]
+
+
+def scaling_groups(totals: ScalingTotals) -> list[Group]:
+    where = labels(cluster=LOCAL_CLUSTER)
+    done = totals.load_reports, totals.reactions, totals.reaction_ms / 1000
+    decisions: list[Row] = [
+        (labels(cluster=LOCAL_CLUSTER, action=action, reason=reason), (count,))
+        for (action, reason), count in sorted(totals.decisions.items())
+    ]
+    suppressed: list[Row] = [
+        (labels(cluster=LOCAL_CLUSTER, action=action, suppressed_by=by), (count,))
+        for (action, by), count in sorted(totals.suppressed.items())
+    ]
+    return [(SCALING, [(where, done)]), (DECISIONS, decisions), (SUPPRESSED, suppressed)]
+
+
+def _of_topic(topic: TopicName) -> str:
+    where = labels(cluster=LOCAL_CLUSTER)
+    return f'{where},namespace="{escaped(topic.namespace_path)}",topic="{escaped(str(topic))}"'
+
+
 def scalable_groups(totals: Totals, led: Sequence[LedTopic], topics_max: int) -> list[Group]:
     """At most `topics_max` topics have series."""
     where = labels(cluster=LOCAL_CLUSTER)
@@ -64,7 +119,7 @@ def scalable_groups(totals: Totals, led: Sequence[LedTopic], topics_max: int) ->
     )
     topics, groups = list[Row](), list[Row]()
     for one in led[:topics_max]:
-        name = f'{where},namespace="{escaped(one.topic.namespace_path)}",topic="{escaped(str(one.topic))}"'
+        name = _of_topic(one.topic)
         auto = one.scaling
         counts = auto.splits, auto.merges, auto.split_suppressed_max_segments, auto.merge_suppressed_max_depth
         topics.append((name, (one.active, one.sealed, one.epoch, int(one.is_changing), one.active, *counts)))

@@ -15,9 +15,7 @@ Values = Mapping[str, Any]
 def explain_view(value: Values) -> str:
     """What `explain` shows."""
     now = value["now"]
-    lines = [
-        f"{value['activeSegments']} active segments; now: {_action(now)} ({now['reason']}) {now['detail']}".rstrip()
-    ]
+    lines = [f"{value['activeSegments']} active segments; now: {decision_line(now)}"]
     if now["suppressed"]:
         rows = [(_what(one), one["reason"], one["suppressedBy"], one["detail"]) for one in now["suppressed"]]
         lines += ["", table(("not done", "wanted by", "suppressed by", "why"), rows)]
@@ -42,6 +40,11 @@ def explain_view(value: Values) -> str:
         ]
         lines += ["", table(("at", "decision", "reason", "outcome", "detail"), past)]
     return "\n".join(lines)
+
+
+def decision_line(decision: Values) -> str:
+    """One decision on one line."""
+    return f"{_action(decision)} ({decision['reason']}) {decision['detail']}".rstrip()
 
 
 def _action(decision: Values) -> str:

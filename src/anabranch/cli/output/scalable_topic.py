@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from anabranch.cli.output.autoscaling import decision_line
 from anabranch.cli.output.tables import pairs, table
 
 RING = 1 << 16
@@ -68,6 +69,15 @@ def operation_line(operation: Values | None) -> str:
     return f"{operation['kind'].lower()} of {parents} into {children}: {operation['phase']}{why}"
 
 
+def scaling_lines(scaling: Values | None) -> list[str]:
+    """What auto-scaling would do now, and why not more; nothing from a broker that does not say it."""
+    if not scaling:
+        return []
+    if "error" in scaling:
+        return [f"auto-scaling: paused, {scaling['error']}"]
+    return [f"auto-scaling: {decision_line(scaling['now'])}"]
+
+
 def stats_view(value: Values) -> str:
     """What `stats` shows: the picture, the operation, a line per segment, a line per subscription."""
     segments = _by_ring(value["segments"])
@@ -92,6 +102,7 @@ def stats_view(value: Values) -> str:
         f"epoch {value['epoch']}, {value['activeSegments']} active and {value['sealedSegments']} sealed segments",
         *bar(active),
         operation_line(value.get("operation")),
+        *scaling_lines(value.get("autoScale")),
         "",
         table(heads, rows),
         "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anabranch.cli.output.autoscaling import decision_line
 from anabranch.cli.output.scalable_topic import operation_line, waiting_lines
 
 Values = Mapping[str, Any]
@@ -16,7 +17,7 @@ def changes(before: Values | None, now: Values) -> list[str]:
         return []
     if before.get("incarnation") != now.get("incarnation"):
         return [f"deleted and created again: {now['activeSegments']} segments"]
-    lines = []
+    lines = [f"auto-scaling: {decision_line(one)}" for one in _new_decisions(before, now)]
     for key, segment in sorted(now["segments"].items(), key=lambda one: int(one[0])):
         if key not in before["segments"] and segment["state"] == "ACTIVE":
             parents = segment.get("parentIds") or []
@@ -41,6 +42,16 @@ def changes(before: Values | None, now: Values) -> list[str]:
         if name in new and set(waits := waiting_lines(new[name] or {})) != set(waiting_lines(old.get(name) or {})):
             lines += [f"subscription {name}: {line}" for line in waits]
     return lines
+
+
+def _new_decisions(before: Values, now: Values) -> list[Values]:
+    """Oldest first. An action gets its outcome later and is the same decision."""
+    seen = {(one["atMs"], one["action"]) for one in _decisions(before)}
+    return [one for one in reversed(_decisions(now)) if (one["atMs"], one["action"]) not in seen]
+
+
+def _decisions(stats: Values) -> list[Values]:
+    return (stats.get("autoScale") or {}).get("decisions") or []
 
 
 def _after(parents: list[int], now: Values) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anabranch.controller.autoscale.policies import EffectivePolicies
 from anabranch.controller.autoscale.scaling_records import ScalingRecords
+from anabranch.controller.autoscale.scaling_totals import ScalingTotals
 from anabranch.controller.autoscale.topic_scaler import ScaledTopic, TopicScaler
 from anabranch.controller.placement import Place
 from anabranch.controller.record_store import RecordStore
@@ -20,6 +21,7 @@ class AutoScaling:
         """`interval_seconds`: every led topic is evaluated at least that often."""
         self.interval_seconds = interval_seconds
         self._records, self._policies, self._place, self._clock = records, policies, place, clock
+        self.totals = ScalingTotals()
 
     @property
     def records(self) -> ScalingRecords:
@@ -40,6 +42,7 @@ class AutoScaling:
             self.records,
             lambda record: self._policies.of_record(topic, record),
             unowned,
+            self.totals,
             self._clock,
         )
 

@@ -11,6 +11,8 @@ from anabranch.model.autoscale.decision import Decision
 from anabranch.model.autoscale.load import load_json
 from anabranch.model.autoscale.policy import AutoScalePolicy
 
+SUMMARY_DECISIONS = 10
+
 Levels = tuple[AutoScalePolicy, Mapping[str, Any] | None, Mapping[str, Any] | None]
 """Of the broker, the namespace and the topic."""
 
@@ -37,3 +39,9 @@ def scaling_status(
         "now": {**decision.to_json(), "dueAtMs": decision.due_at_ms},
         "decisions": [one.to_json() for one in reversed(scaler.history.decisions)],
     }
+
+
+def scaling_summary(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What the stats of a topic show of it."""
+    shown = {name: status[name] for name in ("policy", "loads", "now", "lastSplitAtMs", "lastMergeAtMs")}
+    return {**shown, "decisions": status["decisions"][:SUMMARY_DECISIONS]}

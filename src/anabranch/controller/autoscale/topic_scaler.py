@@ -14,10 +14,11 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
 from anabranch.controller.autoscale.scaling_records import ScalingRecords
+from anabranch.controller.autoscale.scaling_totals import ScalingTotals
 from anabranch.controller.group.topic_groups import TopicGroups
 from anabranch.controller.interface import ScalingCounts
 from anabranch.controller.records.topic_record import TopicRecord
-from anabranch.model.autoscale.decision import Action, ActionKind, Decision, Suppression
+from anabranch.model.autoscale.decision import Action, ActionKind, Decision, Reason, Suppression
 from anabranch.model.autoscale.evaluator import decide
 from anabranch.model.autoscale.history import History
 from anabranch.model.autoscale.load import SegmentLoad
@@ -63,11 +64,12 @@ class TopicScaler:
         records: ScalingRecords,
         policy: Callable[[TopicRecord], Awaitable[AutoScalePolicy | None]],
         unowned: Callable[[TopicRecord], Collection[int]],
+        totals: ScalingTotals,
         clock: Clock,
     ) -> None:
         """`policy`: the effective one, None if it is invalid. `unowned`: active segments that no broker owns now."""
         self._leader, self._records, self._policy, self._unowned = leader, records, policy, unowned
-        self._clock = clock
+        self._totals, self._clock = totals, clock
         self._loads: dict[int, SegmentLoad] | None = None  # None: not read yet
         self._history: History | None = None
         self._early: dict[int, SegmentLoad] = {}  # reported before the stored ones were read
@@ -193,6 +195,7 @@ class TopicScaler:
         by = {(one.kind, one.suppressed_by) for one in decision.suppressed}
         self.counts.split_suppressed_max_segments += (ActionKind.SPLIT, Suppression.MAX_SEGMENTS) in by
         self.counts.merge_suppressed_max_depth += (ActionKind.MERGE, Suppression.MAX_DEPTH) in by
+        self._totals.decided(decision)
 
     async def _forget_sealed(self, record: TopicRecord) -> None:
         """Reports of segments that are not active any more are removed."""
@@ -215,9 +218,12 @@ class TopicScaler:
         log.info("auto-scaling", extra=fields)
         failure: str | None = None
         try:
+            crossed_ms = self._crossed_ms(decision)
             await self._leader.perform(action, f"auto: {decision.reason.value}", policy.limits)
             if action.kind is ActionKind.SPLIT:
                 self.counts.splits += 1
+                if crossed_ms is not None:
+                    self._totals.reacted(crossed_ms, self._clock.now_ms())
             else:
                 self.counts.merges += 1
         except Error as error:
@@ -225,6 +231,13 @@ class TopicScaler:
             log.warning("auto-scaling failed, paused for these segments", extra={**fields, "error": failure})
         self._history = self.history.with_outcome(action, self._clock.now_ms(), failure)
         await self._records.save_history(self._leader.topic, self._history)
+
+    def _crossed_ms(self, decision: Decision) -> int | None:
+        """When the load passed the threshold for which the segment is to be split."""
+        if decision.action is None or decision.reason is Reason.CONSUMER_COUNT:
+            return None
+        load = self.loads.get(decision.action.segment_ids[0])
+        return None if load is None else load.above_split_since_ms
 
     def _set_timer(self) -> None:
         self.close()

@@ -13,9 +13,10 @@ from anabranch.broker.segment_host.segment_listener import LocalSegmentListener
 from anabranch.broker.segment_host.tombstone_sweeper import TombstoneSweeper
 from anabranch.broker.segment_load.load_meter import ReportRules
 from anabranch.broker.segment_load.load_records import LoadRecords
-from anabranch.broker.segment_load.load_reporter import EffectivePolicies, LoadReporter
+from anabranch.broker.segment_load.load_reporter import LoadReporter
 from anabranch.broker.topic_registry.factory import SegmentSupport
 from anabranch.broker.topic_registry.registry import TopicRegistry
+from anabranch.controller.service import ScalableTopicService
 from anabranch.node.adapters.segment_logs import NodeSegmentLogs
 from anabranch.node.adapters.topic_layouts import StoredScalableRecords
 from anabranch.node.settings.node import NodeSettings
@@ -51,7 +52,7 @@ class SegmentWiring:
         return host
 
     def report_loads(
-        self, topics: TopicRegistry, host: ClusterSegmentHost, policies: EffectivePolicies, settings: NodeSettings
+        self, topics: TopicRegistry, host: ClusterSegmentHost, scaled: ScalableTopicService, settings: NodeSettings
     ) -> None:
         """Starts the load reports of this broker's segments."""
         scalable, broker = settings.scalable_topics, settings.storage.broker_id
@@ -61,5 +62,14 @@ class SegmentWiring:
             scalable.load_report_hot_keys,
         )
         records = LoadRecords(self._stores.metadata)
-        reporter = LoadReporter(topics, records, policies, host, self._stores.clock, broker=broker, rules=rules)
+        reporter = LoadReporter(
+            topics,
+            records,
+            scaled.policies,
+            host,
+            scaled.scaling_totals,
+            self._stores.clock,
+            broker=broker,
+            rules=rules,
+        )
         self._tasks.spawn(reporter.run(), "reports")
