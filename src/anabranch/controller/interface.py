@@ -42,6 +42,7 @@ __all__ = [
     "Registration",
     "Report",
     "ScalableTopics",
+    "ScalingTotals",
     "SegmentPosition",
     "ConsumerRegistration",
     "SessionTaken",

@@ -345,15 +345,17 @@ class TopicControllers:
             log.info("mark of unfinished work was not removed", extra={"topic": str(topic), "reason": error.reason})
 
     async def _tick(self, scaling: AutoScaling) -> None:
-        """Evaluates all led topics from time to time, in case that an event was lost."""
+        """Evaluates led topics from time to time, in case that an event was lost. Topics at rest are left alone, unless
+        the policy of their namespace has changed: owners repeat the report of a hot segment."""
         while True:
             await self._clock.sleep(scaling.interval_seconds)
-            self._reload_scalers()
-
-    def _reload_scalers(self) -> None:
-        for leader in tuple(self._controllers.values()):
-            if leader.scaler is not None and not leader.is_over:
-                leader.scaler.reload()
+            changed = await scaling.changed_namespaces({topic.namespace_path for topic in self._controllers})
+            for topic, leader in tuple(self._controllers.items()):
+                scaler = leader.scaler
+                if scaler is None or leader.is_over:
+                    continue
+                if not scaler.is_at_rest or topic.namespace_path in changed:
+                    scaler.reload()
 
     # sweep ------------------------------------------------------------------------------------------------------------
     async def _sweep(self) -> None:

@@ -197,6 +197,7 @@ def test_scalable_topics(shell: Shell) -> None:
     assert "exists" in shell("scalable-topics", "create", name, exits=1)
     assert shell("scalable-topics", "list", NS, "-p", "team=a") == f"{name}\n"
     assert shell.json("scalable-topics", "list", NS, "-p", "team=b") == []
+    shell("scalable-topics", "set-auto-scale-policy", name, "--enabled", "false")
     assert "now: nothing (disabled)" in shell("scalable-topics", "explain", name)
     main(["admin", "topics", "list", NS, "--admin-url", shell.url])
     out, err = shell.captured()

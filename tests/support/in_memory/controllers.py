@@ -154,9 +154,10 @@ class PlaceOf:
 
 @dataclass(slots=True)
 class NoRules:
-    """A namespace without policies, or with the retention that the test sets."""
+    """A namespace without policies, or with the retention and auto-scale policy that the test sets."""
 
     said: tuple[int, int] | None = None
+    policy: Mapping[str, Any] | None = None
 
     async def check_may_create(self, topic: TopicName) -> None:
         return
@@ -174,7 +175,7 @@ class NoRules:
         return True
 
     async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
-        return None
+        return self.policy
 
     async def retention(self, namespace: str) -> tuple[int, int] | None:
         return self.said

@@ -23,6 +23,7 @@ Totals = tuple[int, int, int, int]
 
 SECOND_MS = 1000
 CROSSINGS_ONLY = float("inf")
+REPEAT_MS = 60_000
 
 
 class RateWindow:
@@ -84,7 +85,7 @@ class LoadMeter:
         self._rules = rules
         self._stored = self._latest = stored
         self._measured: SegmentLoad | None = None
-        self._started_ms = self._sampled_ms = now_ms
+        self._started_ms = self._sampled_ms = self._repeated_ms = now_ms
         self._long = RateWindow(
             WINDOW_SECONDS * SECOND_MS, step_ms=5_000, passed_ms_min=rules.sample_ms, now_ms=now_ms, totals=totals
         )
@@ -143,6 +144,16 @@ class LoadMeter:
             return load
         change = self._rules.change if is_sample else CROSSINGS_ONLY
         return load if is_material(self._stored, load, change, policy) else None
+
+    def repeated(self, now_ms: int) -> SegmentLoad | None:
+        """The stored report of a segment above a split threshold, once in `REPEAT_MS`, for a leader that missed it."""
+        stored = self._stored
+        if stored is None or stored.above_split_since_ms is None:
+            return None
+        if now_ms - max(self._repeated_ms, stored.reported_at_ms) < REPEAT_MS:
+            return None
+        self._repeated_ms = now_ms
+        return stored
 
     def written(self, load: SegmentLoad) -> None:
         """The report is stored."""

@@ -23,7 +23,7 @@ from anabranch.broker.segment_load.load_meter import LoadMeter, ReportRules, Tot
 from anabranch.broker.segment_load.load_records import LoadRecords
 from anabranch.broker.topic_registry.rate_sampler import delivery_totals
 from anabranch.broker.topic_registry.registry import TopicRegistry
-from anabranch.controller.autoscale.scaling_totals import ScalingTotals
+from anabranch.controller.interface import ScalingTotals
 from anabranch.controller.segment_host import LoadReported
 from anabranch.model.autoscale.load import SegmentLoad
 from anabranch.model.autoscale.policy import METRICS, AutoScalePolicy
@@ -137,6 +137,8 @@ class LoadReporter:
         )
         if load is None and meter.is_idle:
             self._drop(segment, Unmetered(totals, is_idle=True))
+        elif load is None and (repeated := meter.repeated(self._clock.now_ms())) is not None:
+            self._listener.load_reported(LoadReported(segment.state.ref, repeated))
         assert meter.measured is not None, "it has looked"
         await self._set_sampler(segment, meter.measured.deciding(policy).ratios(policy))
         return load

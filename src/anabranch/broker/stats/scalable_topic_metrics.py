@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
-from anabranch.controller.autoscale.scaling_totals import ScalingTotals
-from anabranch.controller.interface import LedTopic, Totals
+from anabranch.controller.interface import LedTopic, ScalingTotals, Totals
 from anabranch.model.names import TopicName
 from anabranch.runtime.prometheus_format import Family, Row, counter, escaped, gauge, labels
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from anabranch.controller.namespace_rules import Rules
 from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.model.autoscale.policy import AutoScalePolicy, BadPolicy
-from anabranch.model.errors import NotFound
+from anabranch.model.errors import Error, NotFound
 from anabranch.model.names import TopicName
 from anabranch.model.routing import RingHash, RoutingKind
 from anabranch.runtime.logs import get_logger
@@ -25,6 +25,7 @@ class EffectivePolicies:
         """`base`: the broker's settings."""
         self._base, self._rules, self._records = base, rules, records
         self._warned: dict[TopicName, str] = {}
+        self._namespaces: dict[str, Override | None] = {}  # as of the last call of `changed_namespaces`
 
     async def of_namespace(self, namespace: str) -> AutoScalePolicy:
         """Of topics that set nothing. Raises NotFound, BadPolicy."""
@@ -44,6 +45,17 @@ class EffectivePolicies:
                 self._base.overridden(override, record.auto_scale_policy)
             except BadPolicy as error:
                 raise BadPolicy(f"{topic} has a policy that contradicts this one: {error.reason}") from error
+
+    async def changed_namespaces(self, namespaces: Collection[str]) -> set[str]:
+        """Those whose level of the policy may be another one than at the last call."""
+        found: dict[str, Override | None] = {}
+        for namespace in namespaces:
+            try:
+                found[namespace] = await self._rules.auto_scale_policy(namespace)
+            except Error:  # not known: it counts as changed, and the topic's evaluation meets the error
+                continue
+        before, self._namespaces = self._namespaces, found
+        return {one for one in namespaces if one not in found or one not in before or found[one] != before[one]}
 
     async def effective(self, topic: TopicName) -> AutoScalePolicy | None:
         """As `of_record`; None also if the topic does not exist. The record may be a little out of date."""

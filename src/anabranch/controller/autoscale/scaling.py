@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from anabranch.controller.autoscale.policies import EffectivePolicies
 from anabranch.controller.autoscale.scaling_records import ScalingRecords
 from anabranch.controller.autoscale.scaling_totals import ScalingTotals
@@ -26,6 +28,9 @@ class AutoScaling:
     @property
     def records(self) -> ScalingRecords:
         return self._records.scaling
+
+    async def changed_namespaces(self, namespaces: Collection[str]) -> set[str]:
+        return await self._policies.changed_namespaces(namespaces)
 
     def scaler(self, leader: ScaledTopic) -> TopicScaler:
         topic = leader.topic

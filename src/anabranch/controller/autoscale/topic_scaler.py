@@ -54,6 +54,9 @@ class ScaledTopic(Protocol):
     async def perform(self, action: Action, reason: str, limits: LayoutLimits) -> None:
         """Splits or merges under these limits; returns when it is done. Raises as the calls of an administrator do."""
 
+    async def mark_pending(self) -> bool:
+        """Marks the topic in the store as one that needs a leader. False if the store did not confirm it."""
+
     def spawn(self, work: Awaitable[object], name: str) -> None: ...
 
 
@@ -88,6 +91,16 @@ class TopicScaler:
     def due_at_ms(self) -> int | None:
         """When the topic is to be evaluated again although nothing happens; None: never."""
         return None if self.decision is None or self.decision.action is not None else self.decision.due_at_ms
+
+    @property
+    def is_at_rest(self) -> bool:
+        """All segments are reported and without load, and no rule that ends by time forbids anything: the topic is as
+        small as it may be. Then only events change anything, or a policy."""
+        record, decision = self._leader.record, self.decision
+        if record is None or decision is None or decision.action is not None or decision.due_at_ms is not None:
+            return False
+        loads = [self.loads.get(one.segment_id) for one in record.layout.active]
+        return all(one is not None and one.is_idle for one in loads)
 
     @property
     def loads(self) -> dict[int, SegmentLoad]:
@@ -138,6 +151,8 @@ class TopicScaler:
                 has_acted = await self._evaluate()
                 if not has_acted and not self._is_wanted:
                     break
+            if self.due_at_ms is not None:  # a leader that crashes would take its timer with it
+                await self._leader.mark_pending()
         except Error as error:
             log.info(
                 "auto-scaling could not be evaluated, retrying at the next tick",

@@ -280,6 +280,7 @@ class GroupCoordinator:
             if self.group.drain.has_blocked and self.subscription.kind.has_cursors and not self._stalls.is_running:
                 self._stalls.is_running = True
                 self._leader.spawn(self._stalls.run(), "watch stalls")
+            self._leader.group_changed()
 
     def _perform(self, effects: list[grouping.Effect]) -> None:
         for effect in effects:

@@ -37,5 +37,8 @@ class TopicLeader(RequestSender, Protocol):
     async def mark_pending(self) -> bool:
         """Marks the topic in the store as one that needs a leader. False if the store did not confirm it."""
 
+    def group_changed(self) -> None:
+        """A group has handled an event: auto-scaling looks at its consumers."""
+
     def on_group_answer(self, event: Halted | Resumed) -> None:
         """A group answers a Halt or Resume of the subscription workflow."""

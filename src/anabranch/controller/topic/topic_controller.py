@@ -337,6 +337,10 @@ class TopicController:
             case _:
                 assert_never(effect)
 
+    def group_changed(self) -> None:
+        if not self.is_over:
+            self._look()
+
     def on_group_answer(self, event: events.Halted | events.Resumed) -> None:
         self.deliver(self.subs, event)
 

@@ -92,6 +92,11 @@ class SegmentLoad:
     reported_at_ms: int = 0
     reported_by: str = ""  # the broker that wrote it
 
+    @property
+    def is_idle(self) -> bool:
+        """Below all merge thresholds, or without traffic where merging is off."""
+        return self.below_merge_since_ms is not None or not any(self.rates.values())
+
     def deciding(self, policy: AutoScalePolicy) -> Rates:
         """The rates that decide on a split."""
         return self.fast_rates if policy.is_fast and self.fast_rates is not None else self.rates

@@ -173,3 +173,15 @@ def test_window_that_ends_between_two_readings_counts_a_part_of_the_first() -> N
     for ms, total in ((800, 800), (1_600, 1_600)):
         window.rates(ms, (total, 0, 0, 0))
     assert window.rates(6_200, (1_600, 0, 0, 0)).msg_rate_in == pytest.approx(80.0), "of 1.2 s to 1.6 s"
+
+
+def test_stored_report_of_a_hot_segment_is_repeated_once_a_minute() -> None:
+    segment = Segment()
+    segment.run(80, 20_000)
+    repeated = []
+    for _ in range(180):
+        assert segment.run(1, 20_000) == [], "the load is steady: nothing is written"
+        repeated.append(segment.meter.repeated(segment.now_ms))
+    assert [one for one in repeated if one is not None] == [segment.reports[-1]] * 3
+    segment.run(120, 0)
+    assert segment.meter.repeated(segment.now_ms + 600_000) is None
