@@ -112,6 +112,7 @@ def broker_features(*, scalable_topics: bool = False) -> pb.FeatureFlags:
         anabranch_extensions=True,
         anabranch_message_nacks=True,
         anabranch_seek=True if scalable_topics else None,
+        anabranch_hand_outs=True,
     )
 
 

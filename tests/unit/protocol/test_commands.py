@@ -55,12 +55,14 @@ def test_our_fields_start_at_1000() -> None:
         "anabranch_continuation": 1001,
         "anabranch_message_nacks": 1002,
         "anabranch_seek": 1003,
+        "anabranch_hand_outs": 1004,
     }
     assert numbers(pb.FeatureFlags) == flags
     said = {"credit_bytes": 1000, "credit_messages": 1001, "ancestors": 1010, "last_note": 1011}
     assert numbers(pb.CommandProducerSuccess) == said
     assert numbers(pb.CommandProducer) == {"fencing_epoch": 1000, "first_sequence_id": 1001}
     assert numbers(pb.MessageMetadata) == {"producer_note": 1000}
+    assert numbers(pb.CommandFlow) == {"handed_out": 1000}
     assert numbers(pb.CommandSendReceipt) == {"credit_bytes": 1000, "credit_messages": 1001}
 
 

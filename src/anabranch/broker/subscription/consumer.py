@@ -82,7 +82,7 @@ class Consumer:
     __slots__ = (
         "peer", "spec", "consumer_id", "name", "permits", "pending", "unacked_messages", "unacked_max", "epoch",
         "messages_out", "bytes_out", "messages_acked", "messages_redelivered", "connected_ms", "_tracks_all", "closed",
-        "lost_track", "_runs",
+        "lost_track", "is_lost", "in_hand", "_runs",
     )  # fmt: skip
 
     def __init__(self, peer: ClientConnection, spec: ConsumerSpec, unacked_max: int, connected_ms: int) -> None:
@@ -103,6 +103,8 @@ class Consumer:
         self._tracks_all = spec.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
         self.closed = False
         self._runs = MessageRuns(spec.consumer_id, spec.partition)
+        self.is_lost = False  # its connection ended; it did not close
+        self.in_hand: dict[Position, int] = {}  # pending messages that its application has, as bits; 0: no batch
         self.lost_track = False  # more were delivered than are tracked: `pending` is incomplete
 
     @property
@@ -186,9 +188,21 @@ class Consumer:
             self.pending[position] = Pending(messages, -1, messages)
             self.unacked_messages += messages
 
+    def handed_out(self, position: Position, bits: int) -> None:
+        """The client passed these messages of the entry to its application (0: a message that is no batch)."""
+        if position in self.pending:
+            self.in_hand[position] = self.in_hand.get(position, 0) | bits
+
+    def taken_back(self, position: Position, bits: int) -> None:
+        """The client returned these messages of a batch; it still has others."""
+        if left := self.in_hand.pop(position, 0) & ~bits:
+            self.in_hand[position] = left
+
     def settle(self, position: Position) -> Pending | None:
         """Stop tracking the entry."""
         pending = self.pending.pop(position, None)
+        if self.in_hand:
+            self.in_hand.pop(position, None)
         if pending is not None:
             self.unacked_messages -= pending.messages
         return pending

@@ -91,10 +91,14 @@ class SharedDispatcher:
         self.consumers.remove(consumer)
         self._turns.reset(self.consumers)
         self._collectors.left(consumer)
-        # A departure says nothing about the messages. Pulsar counts it, and clients that nack entries expect that.
+        # A departure says nothing about the messages. Pulsar counts it, and clients that nack entries expect that. Of
+        # others, messages count that the application had when the connection ended: they may be what killed it.
         is_counted = bool(self.consumers) and not consumer.spec.nacks_messages
+        in_hand = dict(consumer.in_hand) if consumer.is_lost and not is_counted else {}
         for position in list(consumer.pending):
-            self._give_back(consumer, position, is_counted=is_counted)
+            returned = self._give_back(consumer, position, is_counted=is_counted)
+            if (bits := in_hand.get(position)) is not None:
+                self._count(position, bits, returned)
         if not self.consumers:
             self.rewind()
 
@@ -197,6 +201,7 @@ class SharedDispatcher:
         self.read_position = self._acks.first_unacked()
         for consumer in self.consumers:
             consumer.pending.clear()
+            consumer.in_hand.clear()
             consumer.unacked_messages = 0
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
@@ -219,12 +224,20 @@ class SharedDispatcher:
             divided.deliver(consumer, divided.waiting)
             self._give_back(consumer, position, mine)
 
+    def _count(self, position: Position, bits: int, returned: int | None) -> None:
+        """These messages were tried (0: a message that is no batch), if they were returned (None: the whole entry)."""
+        if not bits:
+            self.redeliveries.add(position)
+        elif tried := bits if returned is None else bits & returned:
+            self.redeliveries.add(position, tried)
+
     def _give_back(
         self, consumer: Consumer, position: Position, bits: int | None = None, *, is_counted: bool = True
-    ) -> None:
-        """The consumer no longer holds these messages (None: what it holds of the entry)."""
+    ) -> int | None:
+        """The consumer no longer holds these messages (None: what it holds of the entry). Returns which ones; None: the
+        whole entry."""
         if position not in consumer.pending:
-            return
+            return 0
         divided = self._divided.get(position)
         if divided is None:
             consumer.settle(position)
@@ -232,14 +245,16 @@ class SharedDispatcher:
         else:
             returned = divided.give_back(consumer, bits)
             if not returned:
-                return
+                return 0
             if left := divided.held.get(consumer, 0):
                 consumer.settle_partly(position, left.bit_count())
+                consumer.taken_back(position, returned)
             else:
                 consumer.settle(position)
         if is_counted:
             self.redeliveries.add(position, returned)
         self._replay.add(position)
+        return returned
 
     def _divide_again(self, entry: StoredEntry) -> DividedEntry[Consumer] | None:
         """The entry if it is divided, also by counts that differ."""

@@ -19,7 +19,7 @@ from anabranch.broker.subscription.consumer import (
     SegmentGrant,
     SubscribeRequest,
 )
-from anabranch.broker.subscription.subscription import Subscription
+from anabranch.broker.subscription.subscription import ACK_WORDS_MAX, Subscription
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription, NonPersistentTopic
 from anabranch.broker.topic_registry.factory import AnyTopic
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
@@ -33,6 +33,7 @@ from anabranch.protocol.errors import BadCommand
 from anabranch.protocol.frames import Frame
 from anabranch.protocol.server_errors import server_error
 from anabranch.security.authorization import Resource
+from anabranch.storage.cursor.ack_state import mask_of
 
 PERMITS_MAX = 1 << 31
 CONSUMER_NAME_MAX = 1_024
@@ -151,8 +152,13 @@ class ConsumerCommands(CommandSet):
 
     def _flow(self, body: Any, frame: Frame) -> None:
         attached = self._attached.get(body.consumer_id)
-        if attached is not None and body.messagePermits:
-            consumer = attached.consumer
+        if attached is None:
+            return
+        consumer = attached.consumer
+        for one in body.handed_out:
+            if len(one.ack_set) <= ACK_WORDS_MAX:
+                consumer.handed_out(position_of(one), mask_of(tuple(one.ack_set)))
+        if body.messagePermits:
             permits = min(body.messagePermits, PERMITS_MAX - max(consumer.permits, 0))
             attached.subscription.flow(consumer, permits)
 
@@ -353,6 +359,7 @@ class ConsumerCommands(CommandSet):
     def closed(self) -> None:
         attached, self._attached = list(self._attached.values()), {}
         for one in attached:
+            one.consumer.is_lost = True
             one.detach()
 
 

@@ -63,6 +63,7 @@ class Connection:
         self.has_extensions = False  # the broker supports Anabranch's extensions of the protocol
         self.supports_seek = False  # the broker moves subscriptions of scalable topics for consumers
         self.supports_message_nacks = False  # the broker redelivers single messages of a batch
+        self.supports_hand_outs = False  # the broker counts deliveries to applications that die
         self._clock = clock
         self._auth = auth
         self._state = ConnectionState(keepalive_s=seconds(policy.keepalive))
@@ -175,6 +176,11 @@ class Connection:
             self._loop.call_soon(self._send)
         self._outbox += buffers
 
+    def write_now(self, *buffers: Buffer) -> None:
+        """Like `write`, and the kernel has the frames when this returns, unless the socket is full."""
+        self.write(*buffers)
+        self._send()
+
     def _send(self) -> None:
         outbox, self._outbox = self._outbox, []
         if self._stream is not None and outbox:
@@ -251,6 +257,7 @@ class Connection:
                     self.has_extensions = features.anabranch_extensions
                     self.supports_message_nacks = features.anabranch_message_nacks
                     self.supports_seek = features.anabranch_seek
+                    self.supports_hand_outs = features.anabranch_hand_outs
                     if not self._opened.done():
                         self._opened.set_result(None)
                 case Broken(error):

@@ -48,7 +48,7 @@ class QueueConsumer(Consumer):
         self._dead_letters = dead_letters
         limit = options.processing_timeout
         self._redelivery: Redelivery[SegmentConsumer] = Redelivery(None if limit is None else seconds(limit.timeout))
-        self._sees_each_message |= limit is not None
+        self._sees_each_message |= limit is not None or dead_letters is not None
         self._timer: Timer | None = None
         self._timer_at = float("inf")
 
@@ -157,12 +157,16 @@ class QueueConsumer(Consumer):
         self._arm()
 
     def _hand_out(self, segment_consumer: SegmentConsumer, message: Message) -> None:
+        if self._dead_letters is not None:
+            segment_consumer.announce((message,))
         if self._queue_options.processing_timeout is not None:
             self._start_timeout(segment_consumer, message, self._queue_options.processing_timeout)
             self._arm()
         super()._hand_out(segment_consumer, message)
 
     def _hand_out_entry(self, segment_consumer: SegmentConsumer, entry: Sequence[Message]) -> int:
+        if self._dead_letters is not None:
+            segment_consumer.announce(entry)
         if self._queue_options.processing_timeout is not None:
             for message in entry:
                 self._start_timeout(segment_consumer, message, self._queue_options.processing_timeout)

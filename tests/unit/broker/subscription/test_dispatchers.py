@@ -268,6 +268,56 @@ def test_consumer_that_leaves_returns_only_its_messages_and_is_not_counted() -> 
     assert (0, 0b0100, 1) in parts(third), "one nack; the departure is not counted"
 
 
+def lose(shell: Shell, consumer: Consumer) -> None:
+    """Its connection ends without a close."""
+    consumer.is_lost = True
+    shell.leave(consumer)
+    shell.pump()
+
+
+def test_lost_connection_counts_only_messages_that_the_application_had() -> None:
+    shell, (holder, other) = batch_with(4, 10)
+    holder.handed_out(AT, 0b0011)
+    shell.ack_part(holder, AT, 0b0001, 4)
+    lose(shell, holder)
+    assert parts(other) == [(0, 0b1100, 0), (0, 0b0010, 1)]
+    assert not holder.in_hand
+
+
+def test_close_counts_nothing_that_the_application_had() -> None:
+    shell, (holder, other) = batch_with(4, 10)
+    holder.handed_out(AT, 0b0011)
+    shell.leave(holder)
+    shell.pump()
+    assert parts(other) == [(0, 0, 0)]
+
+
+def test_returned_message_is_no_longer_in_hand() -> None:
+    shell, (holder, other) = batch_with(4, 0)
+    holder.handed_out(AT, 0b0110)
+    part_of(shell, holder, 0b0100)
+    lose(shell, holder)
+    shell.flow(other, 10)
+    shell.pump()
+    assert parts(other) == [(0, 0b1001, 0), (0, 0b0110, 1)], "one for the nack, one for the lost connection"
+    other.handed_out(AT, 0b0100)
+    part_of(shell, other, 0b0100)
+    assert not other.in_hand
+
+
+def test_lost_connection_counts_a_single_message_in_hand() -> None:
+    log = ListLog(2)
+    shell = Shell(shared(log), log)
+    holder = shell.join(make_consumer(SHARED, 1, permits=2, nacks_messages=True))
+    shell.pump()
+    holder.handed_out(AT, 0)
+    holder.handed_out(Position(7, 5), 0)  # it does not have that one
+    lose(shell, holder)
+    other = shell.join(make_consumer(SHARED, 2, permits=9, nacks_messages=True))
+    shell.pump()
+    assert parts(other) == [(0, 0, 1), (1, 0, 0)]
+
+
 def test_counts_survive_the_departure_of_all_consumers() -> None:
     shell, (holder,) = batch_with(4)
     part_of(shell, holder, 0b0100)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Any, Protocol
 
 from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
 from anabranch.client.connection.connection_state import command
 from anabranch.client.connection.reconnect import ReconnectLoop
-from anabranch.client.consumer.segment.batch_bits import whole_entry
+from anabranch.client.consumer.segment.batch_bits import bit_of, nack_of, whole_entry
 from anabranch.client.consumer.segment.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.consumer.segment.segment_consumer_state import SegmentConsumerState
 from anabranch.client.context import ClientContext
@@ -373,6 +374,20 @@ class SegmentConsumer:
         """Messages were handed out to the application."""
         if flow := self.state.taken(count):
             self.perform(flow)
+
+    def announce(self, messages: Sequence[Message]) -> None:
+        """The application gets these messages of one entry now. If its process dies with them, the broker counts that.
+        Acks go first, because messages that are done do not count."""
+        connection = self._connection
+        if connection is not None and connection.supports_hand_outs:
+            if self._ack_timer is not None:
+                self.flush()
+            at, partition = messages[0].id, self.spec.partition
+            size = max(at.batch_size, 0) if at.batch_index >= 0 else 0
+            bits = reduce(or_, (bit_of(message.id) for message in messages))
+            identity = nack_of((at.ledger, at.entry), partition, bits, size)
+            flow = command(BaseCommand.FLOW, consumer_id=self._id, messagePermits=0, handed_out=[identity])
+            connection.write_now(flow)
 
     async def backlog(self, timeout_s: float) -> int:
         """Messages that the subscription has not acknowledged here, according to the broker."""
