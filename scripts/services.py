@@ -22,13 +22,19 @@ from tests.services import (
     kafka,
     pulsar_admin,
     pulsar_broker,
+    pulsar_v4,
     pulsar_v5,
     spark_kafka,
 )
 from tests.services.available import REQUIRE, is_required
 
 SERVERS: dict[str, ModuleType] = {**KINDS, "pulsar": pulsar_broker}
-TOOLS: dict[str, ModuleType] = {"pulsar-admin": pulsar_admin, "pulsar-v5": pulsar_v5, "chromium": chromium}
+TOOLS: dict[str, ModuleType] = {
+    "pulsar-admin": pulsar_admin,
+    "pulsar-v4": pulsar_v4,
+    "pulsar-v5": pulsar_v5,
+    "chromium": chromium,
+}
 PEERS: dict[str, ModuleType] = {"kafka": kafka}
 PEER_TOOLS: dict[str, ModuleType] = {"spark-kafka": spark_kafka}
 """What benchmarks compare with and no test needs: a download of 450 MB, so only when it is named."""

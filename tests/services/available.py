@@ -17,6 +17,7 @@ from tests.services.cache import Unavailable
 from tests.services.process import Cluster, ServerFailed
 from tests.services.pulsar_admin import PulsarAdmin
 from tests.services.pulsar_broker import PulsarNode
+from tests.services.pulsar_v4 import V4Client
 from tests.services.pulsar_v5 import V5Client
 
 KINDS: dict[str, ModuleType] = {"zk": zookeeper, "etcd": etcd, "oxia": oxia}
@@ -86,6 +87,14 @@ def pulsar_admin(http_url: str, folder: Path, **settings: str) -> PulsarAdmin:
         return PulsarAdmin(http_url, folder / "pulsar-admin.log", **settings)
     except Unavailable as error:
         give_up("pulsar-admin", error)
+
+
+def pulsar_v4(service_url: str, folder: Path) -> V4Client:
+    """The real classic Java client for a broker; the caller closes it."""
+    try:
+        return V4Client(service_url, folder / "pulsar-v4.log")
+    except Unavailable as error:
+        give_up("pulsar-v4", error)
 
 
 def pulsar_v5(service_url: str, folder: Path) -> V5Client:
