@@ -47,6 +47,7 @@ def subscriptions_of(leader: TopicController) -> dict[str, Any]:
             "initialPosition": one.start.value,
             "createdAtMs": one.created_at_ms,
             "consumerCount": 0,
+            "waiting": {},
         }
         if one.kind is not SubscriptionKind.QUEUE and (members := leader.members.get(name)) is not None:
             found[name] |= _group_of(members)

@@ -117,7 +117,7 @@ class ScalableAdmin:
         """Pulsar's `epoch, totalSegments, activeSegments, sealedSegments, segments{id: {name, state}},
         subscriptions{name: {consumerCount}}`, and in addition: per segment `hashRange, broker, parentIds, childIds,
         createdAtMs, sealedAtMs, rates{in|out: {msg|bytes: {10|60: per second}}}, messages, bytes, backlog{subscription:
-        messages}, consumers, producers`; per subscription `type, msgBacklog, segments{id: …}` (as in `subscription`);
+        messages}, consumers, producers`; per subscription `type, msgBacklog, waiting, segments` (as in `subscription`);
         `controller`, `leaderTerm`, `incarnation`, `operation` (None, or `id, kind, phase, parents, children,
         startedAtMs, reason`), `lastOperation`, `properties`; per active segment its last `load` report; `autoScale`:
         `policy` in force, what would be done `now` and what suppresses the rest, the last ten `decisions`."""
@@ -180,7 +180,8 @@ class ScalableAdmin:
 
     async def subscription(self, topic: str, name: str) -> dict[str, Any]:
         """`type, start, state, generation, sessions[{name, connected, graceEndsAtMs, segments}], drained[ids],
-        backlog{segment id: messages}, msgBacklog, segments{id: {position, backlog, drained, consumer, consumers}}`."""
+        waiting{segment id: ancestors whose acknowledgement it waits for}, backlog{segment id: messages}, msgBacklog,
+        segments{id: {position, backlog, drained, consumer, consumers}}`."""
         scalable = scalable_name(topic)
         state: dict[str, Any] = await self._routing.call_owner(scalable, self.state_at_leader)
         found = state["subscriptions"].get(name)
@@ -198,7 +199,7 @@ class ScalableAdmin:
             "generation": found.get("generation", 0),
             "sessions": [{"name": consumer, **facts} for consumer, facts in sorted(found.get("consumers", {}).items())],
             "drained": found.get("drained", []),
-            "waiting": found.get("waiting", {}),
+            "waiting": found["waiting"],
             "segments": positions_of(record.segments, figures, name, found),
         }
 

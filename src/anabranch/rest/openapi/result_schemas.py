@@ -104,6 +104,11 @@ SEGMENT = _object(
 )
 SCALABLE = _object(epoch=NUMBER, nextSegmentId=NUMBER, segments=_map(SEGMENT), properties=WORDS)
 SEGMENT_POSITION = _object(drained=FLAG, consumers=NUMBER)  # position, backlog and consumer may be null
+WAITING: Schema = {
+    **_map(IDS),
+    "description": "Segments that no consumer gets until their ancestors are acknowledged, and these ancestors. "
+    "Only stream and checkpoint subscriptions have some.",
+}
 SCALABLE_STATS = _object(
     epoch=NUMBER,
     incarnation=NUMBER,
@@ -111,7 +116,7 @@ SCALABLE_STATS = _object(
     activeSegments=NUMBER,
     sealedSegments=NUMBER,
     segments=_map(_object(name=TEXT, state=TEXT, hashRange=HASH_RANGE)),
-    subscriptions=_map(_object(type=TEXT, consumerCount=NUMBER, segments=_map(SEGMENT_POSITION))),
+    subscriptions=_map(_object(type=TEXT, consumerCount=NUMBER, waiting=WAITING, segments=_map(SEGMENT_POSITION))),
     leaderTerm=NUMBER,
     properties=WORDS,
 )
@@ -122,6 +127,7 @@ SCALABLE_SUBSCRIPTION = _object(
     generation=NUMBER,
     sessions={"type": "array", "items": _object(name=TEXT, connected=FLAG, segments=IDS)},
     drained=IDS,
+    waiting=WAITING,
     backlog=_map(NUMBER),
     msgBacklog=NUMBER,
     segments=_map(SEGMENT_POSITION),

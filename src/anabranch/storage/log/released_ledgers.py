@@ -21,9 +21,9 @@ from crc32c import crc32c
 from anabranch.runtime.disk import Disk
 
 NAME = "released"
-FINISHED_LEDGERS_MAX = 4096
-"""Finished ledgers in the log, about 0.4 kB of memory each, before a checkpoint frees them. Small ledgers can be many
-before a log file is full: one message per load of a topic is a ledger of some hundred bytes.
+FINISHED_LEDGERS_MAX = 2048
+"""Finished ledgers in the log before a checkpoint frees them; each takes about 1 kB of memory until then. Small ledgers
+can be many before a log file is full: one message per load of a topic is a ledger of some hundred bytes.
 """
 _ITEM = Struct("<QI")
 _ID = Struct("<Q")

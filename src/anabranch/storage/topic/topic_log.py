@@ -41,6 +41,8 @@ __all__ = ["StoredEntry", "TopicLog", "TopicLogSettings", "TopicSink", "TopicTer
 
 log = get_logger(__name__)
 
+CLOSED_LEDGERS_MAX = 4  # a topic that closes with more drops those past retention
+
 
 class TopicTerminated(StorageError):
     """The topic is terminated and takes no more messages."""
@@ -350,6 +352,14 @@ class TopicLog:
         return min(needed, default=None)
 
     async def _drop_ledgers(self) -> int:
+        count = self._take_ledgers_to_drop()
+        if self._garbage:
+            await self._save()
+            await self._garbage.delete()
+        return count
+
+    def _take_ledgers_to_drop(self) -> int:
+        """Move ledgers past retention from the chain to the garbage; returns how many."""
         count = ledgers_to_drop(
             list(self.chain),
             slowest=self._slowest(),
@@ -366,13 +376,13 @@ class TopicLog:
             log.info(
                 "dropped ledgers past retention", extra={"topic": self.name, "ledgers": [info.id for info in dropped]}
             )
-        if self._garbage:
-            await self._save()
-            await self._garbage.delete()
         return count
 
     async def close(self) -> None:
-        """Write pending cursor changes and seal the open ledger. Safe to repeat."""
+        """Write pending cursor changes and seal the open ledger. Safe to repeat.
+
+        Many ledgers past retention are dropped: a topic that is unloaded more often than swept would collect them.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -381,8 +391,11 @@ class TopicLog:
             if self._owner.fenced is None:
                 await self._state_log.close()
                 rows = self._owner.record.ledgers
-                if rows and rows[-1].entries is None and self.chain.entries:
+                is_unsealed = bool(rows and rows[-1].entries is None and self.chain.entries)
+                has_many = len(self.chain) > CLOSED_LEDGERS_MAX
+                if (has_many and self._take_ledgers_to_drop()) or is_unsealed:
                     await self._save()
+                    await self._garbage.delete()
         finally:
             await self._close_parts()
             self._evict_ledgers()

@@ -121,3 +121,12 @@ class TestStory:
             "subscription b is gone",
             "subscription c is there",
         ]
+
+    def test_waiting_segments_are_reported_when_they_change(self) -> None:
+        group = {"consumerCount": 1, "segments": {"0": {"backlog": 2}}}
+        free = figures(HALVES, subscriptions={"s": {**group, "waiting": {}}})
+        stalled = figures(HALVES, subscriptions={"s": {**group, "waiting": {"1": [0], "2": [0]}}})
+        assert changes(free, stalled) == [
+            "subscription s: segments 1, 2 wait until 2 messages of 0 are acknowledged",
+        ]
+        assert changes(stalled, stalled) == changes(stalled, free) == []

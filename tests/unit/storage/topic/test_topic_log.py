@@ -10,7 +10,13 @@ from anabranch.metadata.interface import ANY, StoreUnavailable
 from anabranch.model.errors import AlreadyExists, Error, NotFound
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.storage.interface import Fenced, StorageError, StorageFull, Superseded
-from anabranch.storage.topic.topic_log import StoredEntry, TopicLog, TopicLogSettings, TopicTerminated
+from anabranch.storage.topic.topic_log import (
+    CLOSED_LEDGERS_MAX,
+    StoredEntry,
+    TopicLog,
+    TopicLogSettings,
+    TopicTerminated,
+)
 from tests.support.in_memory.topic_log import Receipts, TopicWorld, read_all
 
 KEY = "/topic-logs/t/n/topic"
@@ -462,6 +468,41 @@ async def test_held_positions_are_not_trimmed(world: TopicWorld) -> None:
     assert topic.first_position == second[0]
     topic.held_behind = None
     assert await topic.trim() == 1
+    await topic.close()
+
+
+async def test_topic_that_is_only_opened_and_closed_keeps_few_ledgers(world: TopicWorld) -> None:
+    """No sweep comes between, and every life of the topic has a ledger of its own."""
+    kept = []
+    for number in range(4 * CLOSED_LEDGERS_MAX):
+        topic = await world.open()
+        (last,) = await world.fill(topic, 1, first=number)
+        await topic.close()
+        kept.append(len(world.ledgers.ledger_ids))
+    assert max(kept) <= CLOSED_LEDGERS_MAX + 3, "data, cursors, and what the next open deletes"
+    topic = await world.open()
+    assert topic.last_position == last
+    assert (await read_all(topic))[-1] == b"%d" % number
+    await topic.close()
+
+
+async def test_close_keeps_what_a_durable_cursor_has_not_passed(world: TopicWorld) -> None:
+    topic = await world.open()
+    await topic.create_cursor("slow", EARLIEST, {})
+    count = 2 * CLOSED_LEDGERS_MAX
+    positions = []
+    for number in range(count):
+        positions += await world.fill(topic, 1, first=number)
+        await topic.close()
+        topic = await world.open()
+    world.crash()
+    topic = await world.open()
+    assert await read_all(topic) == [b"%d" % number for number in range(count)]
+    topic.cursors["slow"].ack_cumulative(positions[-3])
+    await topic.close()
+    assert not {one.ledger for one in positions[:-2]} & set(world.ledgers.ledger_ids)
+    topic = await world.open()
+    assert await topic.cursors["slow"].backlog_messages() == 2
     await topic.close()
 
 
