@@ -190,8 +190,10 @@ class Participant:
     async def _step(self) -> None:
         """Read the state once and act on it."""
         assert self._here is not None
+        registered: Lease | None = None
         try:
             await self._register(self._here, STEP_S if self._machine.stage is Stage.IDLE else 0.0)
+            registered = self._here.registered
         except (Error, TimeoutError):
             if self._machine.stage is Stage.IDLE:
                 raise  # otherwise the decision may be known without the source
@@ -204,7 +206,8 @@ class Participant:
         if self._machine.stage is Stage.READY and self._is_target_ending():
             await self._post(StepFailed("the sessions in the target are about to end"))
             await self._post(RecordSeen(await self._read_record()))
-        await self._vouch(record)
+        if registered is not None and self._here.registered is registered:
+            await self._vouch(record)
 
     async def _is_coordinator_gone(self) -> bool:
         assert self._here is not None

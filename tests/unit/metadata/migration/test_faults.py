@@ -12,7 +12,15 @@ from anabranch.metadata.memory.faults import FINE, Fate, Kind, Loss, NoFaults, S
 from anabranch.metadata.migration.follow import NotComplete, open_current
 from anabranch.metadata.migration.participant import read_participants
 from anabranch.metadata.migration.participant_state import Stage
-from anabranch.metadata.migration.record import MIGRATION, TARGET_LEASE, MigrationRecord, Phase, Role, SubPhase
+from anabranch.metadata.migration.record import (
+    COORDINATOR,
+    MIGRATION,
+    TARGET_LEASE,
+    MigrationRecord,
+    Phase,
+    Role,
+    SubPhase,
+)
 from anabranch.metadata.migration.service import MigrationRunning, NoMigration
 from anabranch.metadata.transfer import TargetNotEmpty
 from tests.support.in_memory.metadata_migration import Cluster, ended
@@ -268,5 +276,35 @@ def test_status_says_switched_only_when_every_live_process_has() -> None:
             assert [url for url, is_said in seen if is_said] == ["memory:b"]
             assert status["subPhase"] in (SubPhase.SWITCH, SubPhase.DONE)
             await other.put("/x", b"", expected=ABSENT)
+
+    run_simulated(story())
+
+
+def test_a_process_that_registers_again_while_it_undoes_is_vouched_for_by_its_next_step_only() -> None:
+    """Another attempt may have begun between the reading of the record and the registration."""
+
+    async def story() -> None:
+        cluster = Cluster()
+        cluster.faults = faults = Script()
+        async with cluster.process("p1"), cluster.process("p2") as (_, peer), cluster.open("memory:a") as tool:
+            participant = peer.participant
+            participant._tasks.cancel()  # its steps are made here
+            lease = await tool.open_session(60_000)
+            await tool.put(COORDINATOR, b"x", expected=ABSENT, session=lease)
+            record = MigrationRecord(Phase.PREPARATION, "memory:b", "memory:a", run="x")
+            await tool.put(MIGRATION, record.to_bytes(), expected=ANY)
+            await participant._step()
+            assert participant.stage is Stage.READY
+            await tool.put(MIGRATION, record.failed("aborted", 1).to_bytes(), expected=ANY)
+            faults.then(Kind.OPEN_SESSION, Fate(request_s=0.5))
+            for process, url, real in cluster.stores:
+                if (process, url) == ("p2", "memory:a"):
+                    for session in tuple(real._sessions):
+                        real.expire(session)
+            await participant._step()
+            assert participant.stage.name == "IDLE"
+            vouched = [participant.is_vouched]
+            await participant._step()
+            assert [*vouched, participant.is_vouched] == [False, True]
 
     run_simulated(story())
