@@ -19,6 +19,7 @@ PROTOS = (
     PULSAR,
     Path("anabranch", "metadata", "etcd", "etcd.proto"),
     Path("anabranch", "metadata", "oxia", "oxia.proto"),
+    Path("anabranch", "storage", "bookkeeper", "bookkeeper.proto"),
 )
 
 
