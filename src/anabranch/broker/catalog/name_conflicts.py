@@ -41,7 +41,7 @@ async def resolve_for_regular(store: MetadataStore, topic: TopicName, *, sync: b
         found = await store.get(scalable_topic_key(topic))
         if found is None:
             return
-        if b'"migratedFrom"' in found.value or int(json.loads(found.value).get("leaderTerm", 0)) > 0:
+        if migrated_topic(found.value) is not None or int(json.loads(found.value).get("leaderTerm", 0)) > 0:
             raise AlreadyExists(f"{topic.scalable} already exists: a regular topic cannot have its name")
         try:
             await store.delete(scalable_topic_key(topic), expected=found.version)
