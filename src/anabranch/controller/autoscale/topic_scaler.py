@@ -116,7 +116,8 @@ class TopicScaler:
         record = self._leader.record
         if record is None:
             return
-        seen = record.epoch, record.operation is None, self._leader.groups.counts, record.auto_scale_policy
+        groups = self._leader.groups
+        seen = record.epoch, record.operation is None, groups.are_known, groups.counts, record.auto_scale_policy
         if seen != self._seen:
             self._seen = seen
             if record.operation is None:
@@ -165,8 +166,8 @@ class TopicScaler:
     async def _evaluate(self) -> bool:
         """True if something was split or merged, or could not be."""
         record = self._leader.record
-        if record is None or record.is_deleting:
-            return False
+        if record is None or record.is_deleting or not self._leader.groups.are_known:
+            return False  # `look` wakes it when the consumers are restored: without them segments look superfluous
         policy = self.policy = await self._policy(record)
         if policy is None:
             self.decision = None
@@ -213,10 +214,12 @@ class TopicScaler:
         self._totals.decided(decision)
 
     async def _forget_sealed(self, record: TopicRecord) -> None:
-        """Reports of segments that are not active any more are removed."""
+        """Reports of segments that are not active any more are removed. The layout of a leader that was frozen may be
+        old: newer segments are left alone, because their owners would not report again."""
         active = {one.segment_id for one in record.layout.active}
         planned = {one.segment_id for one in record.planned_children}
-        gone = [number for number in self.loads if number not in active and number not in planned]
+        past = range(record.layout.next_segment_id)
+        gone = [number for number in self.loads if number in past and number not in active and number not in planned]
         if gone:
             await self._records.forget_loads(self._leader.topic, gone)
             for number in gone:

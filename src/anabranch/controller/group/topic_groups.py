@@ -24,6 +24,7 @@ log = get_logger(__name__)
 class TopicGroups:
     def __init__(self, leader: TopicLeader, records: RecordStore) -> None:
         self.by_name: dict[str, GroupCoordinator] = {}
+        self._has_restored = False
         self._leader_ref, self._records = ref(leader), records  # the leader owns this object
 
     @property
@@ -72,6 +73,8 @@ class TopicGroups:
                         found = self.ordered(name)
                         if found is not None and encode_component(name) in stored:
                             self.of(found)
+                    self._has_restored = True
+                    leader.groups_restored()
                     return
             failures += 1
             await leader.pause(failures)
@@ -103,6 +106,11 @@ class TopicGroups:
         members = self.by_name.get(event.subscription)
         if members is not None:
             members.on_segment_event(event)
+
+    @property
+    def are_known(self) -> bool:
+        """The consumers of the last leader's groups are restored, so `demands` is complete."""
+        return self._has_restored and all(one.group.is_ready for one in self.by_name.values())
 
     def demands(self) -> list[GroupDemand]:
         """Consumers of each ordered subscription, for auto-scaling."""

@@ -42,3 +42,6 @@ class TopicLeader(RequestSender, Protocol):
 
     def on_group_answer(self, event: Halted | Resumed) -> None:
         """A group answers a Halt or Resume of the subscription workflow."""
+
+    def groups_restored(self) -> None:
+        """The groups of the last leader are there again."""

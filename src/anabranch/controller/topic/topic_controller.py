@@ -292,6 +292,10 @@ class TopicController:
         if record is not None and record.operation is None and not record.is_deleting and self.ops.is_idle:
             self._permit.leave()
 
+    def groups_restored(self) -> None:
+        if not self.is_over:
+            self._look()
+
     def _do(self, machine: Any, effect: Any) -> None:
         match effect:
             case steps.ReadRecord():
