@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast explore simulate services lint format bench bench-metadata bench-metadata-migration bench-cluster bench-scalable bench-sdk bench-kafka bench-spark soak soak-memory demo clean
+.PHONY: help setup test test-fast explore simulate services lint format bench bench-metadata bench-metadata-migration bench-cluster bench-scalable bench-autoscale bench-sdk bench-kafka bench-spark soak soak-memory demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench-metadata-migration: $(STAMP)  ## metadata moved between stores while broke
 bench-scalable: $(STAMP)  ## splits, drains, rebalancing, failover and idle scalable topics: one table, JSON in bench-results/
 	$(PY) -m benchmarks.scalable
 
+bench-autoscale: $(STAMP)  ## automatic splits and merges: growth, reaction, pauses, steady segments, simulated days: one table, JSON in bench-results/
+	$(PY) -m benchmarks.autoscale
+
 bench-cluster: $(STAMP)  ## takeover, planned moves, two brokers against one, 10,000 topics: one table, JSON in bench-results/
 	$(PY) -m benchmarks.cluster
 
@@ -94,7 +97,7 @@ soak-memory: $(STAMP)  ## memory of a broker while 1,500 topics come and go, 20 
 	$(PY) -m tests.soak.memory_soak
 	$(PY) -m tests.soak.memory_soak --load
 
-demo: $(STAMP)  ## brokers, keyed traffic while a topic splits and merges, kill -9 in the middle, a pipeline on Spark, audit
+demo: $(STAMP)  ## brokers, keyed traffic while a topic splits and merges, kill -9 in the middle, a minute of auto-scaling, a pipeline on Spark, audit
 	@$(PY) -m scripts.demo
 
 clean:  ## remove everything that can be made again, .venv included
