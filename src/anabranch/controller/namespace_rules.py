@@ -1,4 +1,4 @@
-"""Namespace policies for scalable topics: a port that the broker's catalog implements."""
+"""Policies of namespaces and topics for scalable topics: a port that the broker's catalog implements."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Rules(Protocol):
     async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
         """The namespace's policy with Pulsar's field names; None: not set."""
 
-    async def retention(self, namespace: str) -> tuple[int, int] | None:
-        """Minutes and megabytes; None: the namespace sets no retention."""
+    async def retention(self, topic: TopicName) -> tuple[int, int] | None:
+        """Minutes and megabytes; None: neither the topic nor its namespace sets a retention."""
 
 
 def retention_of(settings: ScalableTopicsSettings, said: tuple[int, int] | None) -> Retention:
-    """The namespace's retention, or the broker's default; -1 is no limit."""
+    """The retention that is set, or the broker's default; -1 is no limit."""
     minutes, mib = said or (settings.retention_minutes, settings.retention_mb)
     return Retention(minutes * MINUTE_MS if minutes >= 0 else -1, mib * MIB if mib >= 0 else -1)

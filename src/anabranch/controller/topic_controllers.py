@@ -395,7 +395,7 @@ class TopicControllers:
 
     async def _collect(self, topic: TopicName, leader: TopicController) -> int:
         """Returns when to check the topic again."""
-        retention = retention_of(self._settings, await self._rules.retention(topic.namespace_path))
+        retention = retention_of(self._settings, await self._rules.retention(topic))
         sizes: dict[int, int] = {}
         if retention.size_bytes >= 0 and leader.record is not None:
             figures = await segment_stats(self._host, topic, leader.record)

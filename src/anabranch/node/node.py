@@ -18,6 +18,8 @@ from anabranch.broker.admin.brokers import BrokersAdmin
 from anabranch.broker.admin.namespace_rules import ScalableRules
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.service import BrokerAdmin
+from anabranch.broker.catalog.policies import Retention
+from anabranch.broker.catalog.topic_policies import Defaults
 from anabranch.broker.placement import EverythingHere, Placement
 from anabranch.broker.schemas.registry import SchemaRegistry
 from anabranch.broker.services import NameGenerator, Services
@@ -31,7 +33,7 @@ from anabranch.metadata.open import without_credentials
 from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.errors import NotReady
 from anabranch.model.names import TopicName
-from anabranch.node.adapters.schema_cleanup import SchemaCleanup
+from anabranch.node.adapters.inactive_cleanup import InactiveCleanup
 from anabranch.node.adapters.store_events import StoreEvents
 from anabranch.node.adapters.topic_layouts import StoredScalableRecords
 from anabranch.node.settings.node import NodeSettings, is_loopback
@@ -188,7 +190,13 @@ class Node:
             self._brokers(),
             scalable,
             stores.migration,
+            self._policy_defaults(),
         )
+
+    def _policy_defaults(self) -> Defaults:
+        settings = self.settings
+        kept = Retention(settings.topics.retention_ms, settings.topics.retention_bytes)
+        return Defaults(settings.broker, settings.schemas, kept, settings.scalable_topics.retention)
 
     def _make_joining(self, stores: Stores) -> ClusterWiring:
         # Imported here: a broker alone would spend a tenth of its start on it.
@@ -211,7 +219,7 @@ class Node:
             check_here=None if place is None else place.check_here,
             wait_placed=None if place is None else place.wait_placed,
             segments=segments,
-            inactive=SchemaCleanup(schemas),
+            inactive=InactiveCleanup(schemas, stores.catalog.topic_policies),
         )
         may_confirm = None if place is None else place.may_confirm
         ledgers.start(StoreEvents(topics, fenced=self.fenced.set, may_confirm=may_confirm, batches=self._on_batches))

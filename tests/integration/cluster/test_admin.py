@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from anabranch.admin.client import AdminClient
+from anabranch.broker.catalog.topic_policies import TOPIC_POLICIES
 from anabranch.broker.peers import PeerCallRefused, PeerCallUnanswered, PeerNotConnected
 from anabranch.cluster.cluster import Cluster
 from anabranch.cluster.slots import slot_of, slots_of_bundle
@@ -281,6 +282,13 @@ ANYWHERE = {  # ends of paths behind the topic, answered by any broker: from met
 }
 
 
+POLICIES = {  # of single topics: in the metadata store, so any broker answers
+    "policies",
+    *(policy.path.format(subscription="s") for policy in TOPIC_POLICIES),
+    *(policy.entries_path for policy in TOPIC_POLICIES if policy.entries_path),
+}
+
+
 def is_regular(pattern: str) -> bool:
     """A route of a regular topic: scalable ones have leaders and owners of their own."""
     return "{topic}" in pattern and not pattern.startswith(("/admin/v2/scalable/", "/admin/v2/segments/"))
@@ -291,7 +299,7 @@ def needs_owner(method: str, path: str) -> bool:
     if path.startswith(("/lookup/", "/admin/v2/schemas/")):
         return False
     end = "/".join(path.split("/")[7 if path.startswith("/admin/") else 6 :])
-    return (method, end) not in ANYWHERE and end != "retention"  # policies of single topics are not served
+    return (method, end) not in ANYWHERE and end not in POLICIES
 
 
 async def test_every_route_of_a_topic_finds_its_owner(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ class NoRules:
     async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
         return self.policy
 
-    async def retention(self, namespace: str) -> tuple[int, int] | None:
+    async def retention(self, topic: TopicName) -> tuple[int, int] | None:
         return self.said
 
 

@@ -9,6 +9,7 @@ with `@peer_call`.
 | `topic_migration` | migration of regular topics to scalable topics |
 | `topics` | lookup, topics, partitions, stats |
 | `topic_maintenance` | one topic: properties, unload, trim, compaction, single messages |
+| `topic_policies` | policies of single topics |
 | `subscriptions` | subscriptions of regular topics and their cursors |
 | `scalable_topics` | scalable topics: split, merge, subscriptions, stats |
 | `auto_scale` | auto-scale policies of scalable topics and namespaces |

@@ -50,8 +50,8 @@ class ScalableRules:
         found = (await self._services().catalog.policies(namespace)).other.get(NAMESPACE_KEY)
         return found if isinstance(found, Mapping) else None
 
-    async def retention(self, namespace: str) -> tuple[int, int] | None:
-        found = (await self._services().catalog.policies(namespace)).other.get("retention_policies")
+    async def retention(self, topic: TopicName) -> tuple[int, int] | None:
+        found = (await self._services().catalog.record_of(topic)).get("retention_policies")
         if not isinstance(found, Mapping):
             return None
         return int(found.get("retentionTimeInMinutes", 0)), int(found.get("retentionSizeInMB", 0))

@@ -38,7 +38,7 @@ class SchemaAdmin:
     ) -> tuple[str, str | None]:
         """The strategy in force, and why the schema is not compatible (None if it is)."""
         name, schemas = TopicName.parse(topic), self._services().schemas
-        strategy = (await schemas.policy(name.namespace_path)).strategy
+        strategy = (await schemas.policy_of(name)).strategy
         try:
             await schemas.check(name, _posted(kind, definition, properties))
         except IncompatibleSchema as error:

@@ -20,7 +20,9 @@ from anabranch.broker.admin.subscriptions import SubscriptionAdmin
 from anabranch.broker.admin.tenants import TenantAdmin
 from anabranch.broker.admin.topic_maintenance import TopicMaintenance
 from anabranch.broker.admin.topic_migration import TopicMigrationAdmin
+from anabranch.broker.admin.topic_policies import TopicPolicyAdmin
 from anabranch.broker.admin.topics import TopicAdmin
+from anabranch.broker.catalog.topic_policies import Defaults
 from anabranch.broker.services import SERVER_VERSION, Services
 from anabranch.broker.stats.metrics import Metrics
 from anabranch.broker.wire.server import BrokerServer
@@ -37,8 +39,10 @@ class BrokerAdmin:
         brokers: BrokersAdmin | None = None,
         scalable_topics: ScalableAdmin | None = None,
         migration: MetadataMigration | None = None,
+        policy_defaults: Defaults | None = None,
     ) -> None:
-        """`check_storage` raises while nothing can be written."""
+        """`check_storage` raises while nothing can be written. `policy_defaults`: shown for policies that are not
+        set."""
         self._services = services
         self._server = server
         self._check_storage = check_storage
@@ -53,6 +57,7 @@ class BrokerAdmin:
         self.partition_hashes = PartitionHashes(services)
         self.topic_migration = TopicMigrationAdmin(services, self.partition_hashes)
         self.auto_scale = AutoScaleAdmin(services, self.namespaces)
+        self.topic_policies = TopicPolicyAdmin(services, self.namespaces, policy_defaults or Defaults())
         self.schemas = SchemaAdmin(services)
         self.metadata_migration = MetadataMigrationAdmin(migration)
         self.publishing = PublishAdmin(services)

@@ -95,6 +95,8 @@ class TopicAdmin:
             await self._delete_schema(name)
         await services.topics.delete(name, force=force)
         await self._delete_grants(name)
+        if name.partition_index < 0:  # a partition uses the policies of its partitioned topic
+            await services.catalog.topic_policies.forget(name)
 
     async def _delete_schema(self, name: TopicName) -> None:
         """Deletes the schema before its topic, because clients may recreate both as soon as the topic is gone. The
@@ -162,6 +164,7 @@ class TopicAdmin:
         await self._routing.call_each(parts, self.delete_partition, force=force)
         await services.catalog.delete_partitioned(name)
         await self._delete_grants(name)
+        await services.catalog.topic_policies.forget(name)
 
     @peer_call("admin.check_deletable")
     async def check_deletable(self, topic: str, force: bool) -> bool:

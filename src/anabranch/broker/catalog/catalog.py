@@ -1,6 +1,7 @@
 """Reads and writes the records of tenants, namespaces, clusters and topics in the metadata store.
 
-Keys: `/clusters/C`, `/tenants/T`, `/namespaces/T/N`, `/partitioned/DOMAIN/T/N/NAME`, and the topic records that storage
+Keys: `/clusters/C`, `/tenants/T`, `/namespaces/T/N`, `/partitioned/DOMAIN/T/N/NAME`, `/topic-policies/…`
+(`topic_policy_records`), and the topic records that storage
 writes below `/managed/T/N/persistent/NAME`; a topic exists if it has such a record. NAME is the form-url-encoded local
 name.
 """
@@ -15,6 +16,7 @@ from typing import Any
 from anabranch.broker.catalog.migrated_topics import MigratedTopic, migrated_topic
 from anabranch.broker.catalog.name_conflicts import resolve_for_regular, resolve_for_scalable
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER, Policies
+from anabranch.broker.catalog.topic_policy_records import TopicPolicyRecords, topic_policies_key
 from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TooManyTopics, TopicNotFound
 from anabranch.broker.settings import BrokerSettings
 from anabranch.metadata.interface import ABSENT, ANY, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
@@ -62,6 +64,7 @@ class Catalog:
     def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
         self._store = store
         self._settings = settings
+        self.topic_policies = TopicPolicyRecords(store)
 
     async def ensure_defaults(self) -> None:
         """Creates `public/default` and this cluster's record if they are missing."""
@@ -145,8 +148,25 @@ class Catalog:
         return NamespacePolicies.load(found.value)
 
     async def effective(self, namespace: str) -> Policies:
-        """The policies in force, with the broker's defaults."""
+        """The policies in force for topics that set none, with the broker's defaults."""
         return Policies.of((await self.policies(namespace)).record, self._settings)
+
+    async def record_of(self, topic: TopicName) -> dict[str, Any]:
+        """The policies that the topic and its namespace set, under Pulsar's names; the topic's win."""
+        namespace = (await self.policies(topic.namespace_path)).record
+        return (await self.topic_policies.of(topic)).over(namespace)
+
+    async def effective_of(self, topic: TopicName) -> Policies:
+        """The policies in force for the topic, its partitions and its segments."""
+        return Policies.of(await self.record_of(topic), self._settings)
+
+    async def effective_of_all(self, namespace: str, topics: Iterable[TopicName]) -> Callable[[TopicName], Policies]:
+        """The same for many topics of one namespace, with few reads."""
+        record = (await self.policies(namespace)).record
+        own = await self.topic_policies.of_namespace(namespace, topics)
+        common = Policies.of(record, self._settings)
+        known = {key: Policies.of(overrides.over(record), self._settings) for key, overrides in own.items()}
+        return lambda topic: known.get(topic_policies_key(topic), common)
 
     async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
         await self.change_policies(namespace, lambda policies: replace(policies, deduplication=enabled))
@@ -187,7 +207,7 @@ class Catalog:
         await self.change_policies(namespace, changed)
 
     async def deduplicates(self, topic: TopicName) -> bool:
-        return (await self.effective(topic.namespace_path)).deduplicate
+        return (await self.effective_of(topic)).deduplicate
 
     # -- clusters: names that tenants and namespaces refer to
 

@@ -1,8 +1,9 @@
-"""Applies changes of namespaces and tenants that other brokers made. It follows the store's change hints; no polling.
+"""Applies changes of namespaces, tenants and topic policies that other brokers made. It follows the store's change
+hints; no polling.
 
-A hint names a key; `TopicRegistry.apply_policies` and `BrokerServer.permissions_changed` read its current value. After
-a gap in the hints everything that is loaded is checked. Schemas, partition counts and grants are read from the store
-on use, so they are never stale.
+A hint names a key; `TopicRegistry.apply_policies`, `TopicRegistry.apply_topic_policies` and
+`BrokerServer.permissions_changed` read its current value. After a gap in the hints everything that is loaded is
+checked. Schemas, partition counts and grants are read from the store on use, so they are never stale.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
+from anabranch.broker.catalog.topic_policy_records import TOPIC_POLICIES, namespace_at, topic_policies_key
 from anabranch.broker.errors import NamespaceNotFound
 from anabranch.metadata.interface import Change, ChangeKind, MetadataStore, StoreUnavailable, Watch
 from anabranch.model.names import TopicName
@@ -32,6 +34,8 @@ class LoadedTopics(Protocol):
 
     async def apply_policies(self, namespace: str) -> None: ...
 
+    async def apply_topic_policies(self, name: TopicName) -> None: ...
+
 
 class OpenConnections(Protocol):
     async def permissions_changed(self, tenant: str, namespace: str | None = None) -> None: ...
@@ -39,14 +43,15 @@ class OpenConnections(Protocol):
 
 @dataclass(slots=True)
 class Unread:
-    """Set of namespaces and tenants to check again. Hints add to it, `take` empties it."""
+    """Set of namespaces, tenants and topics to check again. Hints add to it, `take` empties it."""
 
     namespaces: dict[str, None] = field(default_factory=dict)
     tenants: dict[str, None] = field(default_factory=dict)
+    topics: dict[str, None] = field(default_factory=dict)  # by the key of their policies
     is_everything: bool = False
 
     def __bool__(self) -> bool:
-        return self.is_everything or bool(self.namespaces) or bool(self.tenants)
+        return self.is_everything or bool(self.namespaces or self.tenants or self.topics)
 
     def note(self, change: Change) -> None:
         if change.kind is ChangeKind.INVALIDATED:
@@ -55,18 +60,25 @@ class Unread:
             self.namespaces[change.key.removeprefix(f"{NAMESPACES}/")] = None
         elif change.key.startswith(f"{TENANTS}/"):
             self.tenants[change.key.removeprefix(f"{TENANTS}/")] = None
+        elif change.key.startswith(f"{TOPIC_POLICIES}/"):
+            self.topics[change.key] = None
 
-    def take(self, loaded: Iterable[TopicName]) -> tuple[list[str], list[str]]:
-        """Namespaces and tenants to check. Namespaces without loaded topics are left out."""
+    def take(self, loaded: Iterable[TopicName]) -> tuple[list[str], list[str], list[TopicName]]:
+        """Namespaces, tenants and topics to check. What has no loaded topic is left out; a topic in one of the
+        namespaces too, because it is checked with its namespace."""
         loaded = list(loaded)
         namespaces, tenants = {name.namespace_path for name in loaded}, {name.tenant for name in loaded}
         if not self.is_everything:
             namespaces &= self.namespaces.keys()
             tenants &= self.tenants.keys()
+        among = {namespace_at(key) for key in self.topics} - namespaces
+        by_key = {topic_policies_key(name): name for name in loaded if among and name.namespace_path in among}
+        topics = [name for key, name in by_key.items() if key in self.topics]
         self.namespaces.clear()
         self.tenants.clear()
+        self.topics.clear()
         self.is_everything = False
-        return sorted(namespaces), sorted(tenants)
+        return sorted(namespaces), sorted(tenants), topics
 
 
 class CatalogWatch:
@@ -91,7 +103,7 @@ class CatalogWatch:
         self._tasks = TaskOwner("catalog-watch")
 
     async def __aenter__(self) -> Self:
-        for prefix in (NAMESPACES, TENANTS):
+        for prefix in (NAMESPACES, TENANTS, TOPIC_POLICIES):
             watch = self._store.watch(prefix)
             self._watches.append(watch)
             self._tasks.spawn(self._follow(watch), prefix)
@@ -115,25 +127,31 @@ class CatalogWatch:
         while True:
             await self._noted.wait()
             self._noted.clear()
-            namespaces, tenants = self._unread.take(self._topics.names())
+            namespaces, tenants, topics = self._unread.take(self._topics.names())
             try:
                 async with asyncio.timeout(APPLY_SECONDS):
-                    await self._apply(namespaces, tenants)
+                    await self._apply(namespaces, tenants, topics)
                 failures = 0
             except (StoreUnavailable, TimeoutError) as error:
                 log.warning("changed policies not applied; will be retried", extra={"reason": str(error)})
                 self._unread.namespaces.update(dict.fromkeys(namespaces))
                 self._unread.tenants.update(dict.fromkeys(tenants))
+                self._unread.topics.update(dict.fromkeys(map(topic_policies_key, topics)))
                 self._noted.set()
                 failures += 1
                 await self._clock.sleep(self._patience.retry_after(failures, 0.5))
 
-    async def _apply(self, namespaces: list[str], tenants: list[str]) -> None:
+    async def _apply(self, namespaces: list[str], tenants: list[str], topics: list[TopicName]) -> None:
         for namespace in namespaces:
             try:
                 await self._topics.apply_policies(namespace)
             except NamespaceNotFound:
                 continue  # deleted; its topics are being closed
             await self._connections.permissions_changed(namespace.partition("/")[0], namespace)
+        for topic in topics:
+            try:
+                await self._topics.apply_topic_policies(topic)
+            except NamespaceNotFound:
+                continue
         for tenant in tenants:
             await self._connections.permissions_changed(tenant)

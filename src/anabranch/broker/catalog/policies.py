@@ -1,4 +1,5 @@
-"""The policies in force for the topics of a namespace: its record (Pulsar's names) over the broker's settings.
+"""The policies in force for a topic: its namespace's record (Pulsar's names) over the broker's settings. What the topic
+sets itself is merged into the record before (`topic_policy_records`).
 
 `Policies.of` accepts every record that `policy_fields` accepts. Limits: 0 = no limit. Times carry their unit.
 """
@@ -6,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -82,7 +83,9 @@ class Policies:
     publish_rate: Rate = NO_LIMIT
     dispatch_rate: Rate = NO_LIMIT  # of a topic, all its subscriptions together
     subscription_dispatch_rate: Rate = NO_LIMIT  # of each subscription
+    subscription_rates: Mapping[str, Rate] = field(default_factory=dict)  # of single subscriptions, instead of it
     subscribe_rate: Rate = NO_LIMIT  # of each consumer, in "messages"
+    message_bytes_max: int = 0  # below the broker's
     dedup_snapshot_seconds: int = 0  # besides the broker's every so many entries
     is_local: bool = True  # the namespace lives on this cluster
 
@@ -131,14 +134,26 @@ class Policies:
             publish_rate=_rate(record, "publishMaxMessageRate", "publishThrottlingRate"),
             dispatch_rate=_rate(record, "topicDispatchRate", "dispatchThrottlingRate"),
             subscription_dispatch_rate=_rate(record, "subscriptionDispatchRate", "dispatchThrottlingRate"),
+            subscription_rates={
+                name: _rate_of(rate, "dispatchThrottlingRate")
+                for name, rate in (record.get("subscriptionDispatchRates") or {}).items()
+            },
             subscribe_rate=_subscribe_rate(record),
+            message_bytes_max=number("max_message_size"),
             dedup_snapshot_seconds=number("deduplicationSnapshotIntervalSeconds"),
             is_local=LOCAL_CLUSTER in (record.get("replication_clusters") or [LOCAL_CLUSTER]),
         )
 
+    def dispatch_rate_of(self, subscription: str) -> Rate:
+        """The dispatch rate of one subscription."""
+        return self.subscription_rates.get(subscription, self.subscription_dispatch_rate)
+
 
 def _rate(record: Mapping[str, Any], key: str, name: str) -> Rate:
-    value = (record.get(key) or {}).get(LOCAL_CLUSTER) or {}
+    return _rate_of((record.get(key) or {}).get(LOCAL_CLUSTER) or {}, name)
+
+
+def _rate_of(value: Mapping[str, Any], name: str) -> Rate:
     period = int(value.get("ratePeriodInSecond") or 1)
     rate = Rate(max(0, int(value.get(f"{name}InMsg") or 0)), max(0, int(value.get(f"{name}InByte") or 0)))
     return Rate(rate.messages, rate.bytes, float(max(1, period))) if rate.is_limited else NO_LIMIT

@@ -95,7 +95,7 @@ def ttl(value: Any, record: Record) -> int:
     return seconds
 
 
-def retention(value: Any, record: Record) -> dict[str, int]:
+def retention(value: Any, record: Record, of: str = "namespace") -> dict[str, int]:
     body = table(value, '{"retentionTimeInMinutes": 10, "retentionSizeInMB": 100}')
     minutes = whole(body.get("retentionTimeInMinutes", 0), "retentionTimeInMinutes")
     mib = whole(body.get("retentionSizeInMB", 0), "retentionSizeInMB")
@@ -108,11 +108,11 @@ def retention(value: Any, record: Record) -> dict[str, int]:
     stored = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": mib}
     for kind, quota in (record.get("backlog_quota_map") or {}).items():
         if _conflict(stored, kind, quota):
-            raise NotAllowed("Retention Quota must exceed configured backlog quota for namespace.")
+            raise NotAllowed(f"Retention Quota must exceed configured backlog quota for {of}.")
     return stored
 
 
-def quota(value: Any, kind: str, record: Record) -> dict[str, Any]:
+def quota(value: Any, kind: str, record: Record, of: str = "namespace") -> dict[str, Any]:
     """One entry of the map; `limit` is the old name of limitSize."""
     body = table(value, '{"limitSize": 1000000, "limitTime": 60, "policy": "producer_request_hold"}')
     policy = one_of(body.get("policy"), list(QuotaPolicy), "policy")
@@ -122,7 +122,7 @@ def quota(value: Any, kind: str, record: Record) -> dict[str, Any]:
     kept = record.get("retention_policies")
     if kept is not None and _conflict(kept, kind, stored):
         raise NotAllowed(
-            "Backlog Quota exceeds configured retention quota for namespace. Please increase retention quota and retry"
+            f"Backlog Quota exceeds configured retention quota for {of}. Please increase retention quota and retry"
         )
     return stored
 

@@ -104,6 +104,7 @@ class SchemaRegistry:
         # a version never changes its meaning. Writers read the store.
         self._histories: StaleWhileUnavailableCache[tuple[History, Version | None]] = StaleWhileUnavailableCache(clock)
         self._policies: StaleWhileUnavailableCache[NamespacePolicies] = StaleWhileUnavailableCache(clock)
+        self._topic_records: StaleWhileUnavailableCache[dict[str, Any]] = StaleWhileUnavailableCache(clock)
         self.counts = SchemaCounts()
 
     # -- for clients
@@ -111,7 +112,7 @@ class SchemaRegistry:
     async def admit_producer(self, topic: TopicName, schema: Schema | None) -> int | None:
         """The version for the producer's messages; None without a schema. A new schema becomes a version."""
         if is_schemaless(schema):
-            policy = await self.policy(topic.namespace_path)
+            policy = await self.policy_of(topic)
             if policy.validation_enforced and (await self._history(topic))[0].entries:
                 raise IncompatibleSchema(f"{topic.base} accepts no producer without a schema (validation is enforced)")
             return None
@@ -129,7 +130,7 @@ class SchemaRegistry:
         if not history.entries and is_unused():
             await self.register(topic, schema)
             return
-        strategy = (await self.policy(topic.namespace_path)).strategy
+        strategy = (await self.policy_of(topic)).strategy
         if strategy is Strategy.ALWAYS_COMPATIBLE:
             return
         if not history.entries:
@@ -179,7 +180,7 @@ class SchemaRegistry:
         raise _contended(_key(topic))
 
     async def _check_new(self, topic: TopicName, schema: Schema, history: History, by_administrator: bool) -> None:
-        policy = await self.policy(topic.namespace_path)
+        policy = await self.policy_of(topic)
         if not (policy.auto_update or by_administrator):
             raise IncompatibleSchema(
                 f"schema is not known, and the policies of {topic.namespace_path} do not allow clients to add schemas"
@@ -221,7 +222,7 @@ class SchemaRegistry:
         """Raises IncompatibleSchema unless this schema could become the next version."""
         await self._check_valid(schema)
         history, _ = await self._history(topic)
-        policy = await self.policy(topic.namespace_path)
+        policy = await self.policy_of(topic)
         await self._check_follows(topic, policy.strategy, schema, history)
 
     async def delete(self, topic: TopicName, *, force: bool = False) -> int:
@@ -264,8 +265,14 @@ class SchemaRegistry:
             await self._delete(f"/schemas/{namespace}/{encoded}", force=True)
 
     async def policy(self, namespace: str) -> SchemaPolicy:
+        """The policies in force for topics that set none."""
         record = await self._policies.recall(namespace, lambda: self._catalog.policies(namespace))
         return SchemaPolicy.of(record.other, self._settings)
+
+    async def policy_of(self, topic: TopicName) -> SchemaPolicy:
+        """The same for one topic, which may set its own."""
+        record = await self._topic_records.recall(str(topic.base), lambda: self._catalog.record_of(topic))
+        return SchemaPolicy.of(record, self._settings)
 
     # -- the store
 

@@ -88,7 +88,7 @@ class Subscription:
 
     def apply(self, policies: Policies, shared: RateLimiter | None = None) -> None:
         """Apply policies, also to attached consumers. `shared`: the rate limit of the topic."""
-        self._set_rates(policies.subscription_dispatch_rate, shared)
+        self._set_rates(policies.dispatch_rate_of(self.name), shared)
         self._unacked_max = policies.unacked_per_subscription_max
         if isinstance(self._dispatcher, SharedDispatcher | KeyedDispatcher):
             self._dispatcher.unacked_max = self._unacked_max

@@ -20,7 +20,7 @@ from anabranch.broker.subscription.acknowledgement import Ack
 from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed, SubscribeRequest
 from anabranch.broker.subscription.consumer_selectors import HashRing, RoundRobin, StickyRanges, failover_active
 from anabranch.broker.subscription.entry_metadata import slot_of
-from anabranch.broker.topic.policy_limits import check_consumer, check_producer, check_subscription
+from anabranch.broker.topic.policy_limits import check_consumer, check_producer, check_subscription, refusal_of
 from anabranch.broker.topic.takeover import free_exclusive_subscription, free_producer_name
 from anabranch.broker.topic.topic_rate_limits import TopicRates
 from anabranch.model.errors import Error, NotAllowed
@@ -28,7 +28,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, Position
 from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol import replies
-from anabranch.protocol.server_errors import server_error
+from anabranch.protocol.server_errors import refusal_code, server_error
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.garbage import weak_call
 from anabranch.storage.topic.topic_log import StoredEntry
@@ -270,6 +270,11 @@ class NonPersistentTopic:
 
     def publish(self, publish: Publish) -> None:
         publish.producer.peer.add_pending_bytes(publish.size)
+        if self.policies.message_bytes_max:
+            refusal = refusal_of(self.policies, publish.payload, self._clock.now_ms())
+            if refusal is not None:
+                publish.producer.refuse(publish, refusal_code(publish.producer.peer.client_version), refusal)
+                return
         if self._publish_limiter is None and not publish.producer.pending:
             self._deliver(publish)
         else:

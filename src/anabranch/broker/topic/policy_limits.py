@@ -45,5 +45,11 @@ def check_subscribe_rate(rates: SubscribeRates, peer: ClientConnection, spec: Co
         raise NotAllowed("Subscribe limited by subscribe rate limit per consumer.")
 
 
-def too_long_delay(policies: Policies, payload: Payload, now_ms: int) -> bool:
-    return deliver_at_of(StoredEntry(EARLIEST, 1, payload)) - now_ms > policies.delay_ms_max
+def refusal_of(policies: Policies, payload: Payload, now_ms: int) -> str | None:
+    """Why an entry is not accepted; None: it is."""
+    longest, largest = policies.delay_ms_max, policies.message_bytes_max
+    if largest and len(payload) > largest:
+        return f"Exceed maximum message size: the topic accepts {largest} bytes, this entry has {len(payload)}"
+    if longest and deliver_at_of(StoredEntry(EARLIEST, 1, payload)) - now_ms > longest:
+        return f"Exceeds max allowed delivery delay of {longest} milliseconds"
+    return None

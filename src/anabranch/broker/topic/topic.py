@@ -31,7 +31,7 @@ from anabranch.broker.topic.policy_limits import (
     check_consumer,
     check_producer,
     check_subscription,
-    too_long_delay,
+    refusal_of,
 )
 from anabranch.broker.topic.position_resolver import PositionResolver
 from anabranch.broker.topic.takeover import free_exclusive_subscription, free_producer_name
@@ -107,7 +107,7 @@ class Topic:
             now=clock.monotonic,
         )
         self.policies = Policies.of({}, settings)
-        self._checks_each = False  # each publish is checked: a longest delay or a rate is set
+        self._checks_each = False  # each publish is checked: a longest delay, a largest message or a rate is set
         self.rates = TopicRates(clock, weak_call(self.publisher.release), weak_call(self._set_publish_limiter))
         self.deduplication = Deduplication(topic_log, self.publisher, settings.read_bytes, clock.monotonic())
         self.topic_producers = TopicProducers(str(name), topic_log, self._tasks, self.deduplication.last_of)
@@ -140,7 +140,7 @@ class Topic:
             stored if kept is None else replace(stored, retention_ms=kept.time_ms, retention_bytes=kept.size_bytes)
         )
         self.rates.apply(policies)
-        self._checks_each = bool(policies.delay_ms_max) or self.rates.limits_publishing
+        self._checks_each = bool(policies.delay_ms_max or policies.message_bytes_max) or self.rates.limits_publishing
         for subscription in self.subscriptions.values():
             subscription.apply(policies, self.rates.dispatch)
         await self.deduplication.switch(policies.deduplicate)
@@ -254,11 +254,10 @@ class Topic:
             self.publisher.publish_run(producer, publishes)
 
     def _publish_checked(self, publish: Publish) -> None:
-        longest = self.policies.delay_ms_max
-        if longest and too_long_delay(self.policies, publish.payload, self._clock.now_ms()):
+        refusal = refusal_of(self.policies, publish.payload, self._clock.now_ms())
+        if refusal is not None:
             publish.producer.peer.add_pending_bytes(publish.size)
-            text = f"Exceeds max allowed delivery delay of {longest} milliseconds"
-            publish.producer.refuse(publish, refusal_code(publish.producer.peer.client_version), text)
+            publish.producer.refuse(publish, refusal_code(publish.producer.peer.client_version), refusal)
         else:
             self.publisher.publish_limited(publish)
 

@@ -82,7 +82,7 @@ class TopicFactory:
         if name.is_persistent:
             return await self._make_stored(name, creation)
         topic = NonPersistentTopic(name, settings=self._settings, clock=self._clock, mark_active=self._mark_active)
-        await topic.apply(await self._catalog.effective(name.namespace_path))
+        await topic.apply(await self._catalog.effective_of(name))
         return topic
 
     async def _make_stored(self, name: TopicName, creation: SegmentCreation | None) -> Topic:
@@ -163,10 +163,10 @@ class TopicFactory:
             return error
 
     async def policies(self, name: TopicName) -> Policies:
-        return self.adapted(name, await self._catalog.effective(name.namespace_path))
+        return self.adapted(name, await self._catalog.effective_of(name))
 
     def adapted(self, name: TopicName, policies: Policies, *, is_adopted: bool = False) -> Policies:
-        """The policies of its namespace as they apply to this topic. `is_adopted`: it is a regular topic that a segment
+        """The policies in force as they apply to this topic. `is_adopted`: it is a regular topic that a segment
         wraps."""
         if self.segments is None or not (name.domain is Domain.SEGMENT or is_adopted):
             return policies

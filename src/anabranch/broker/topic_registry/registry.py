@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.catalog.policies import Policies
+from anabranch.broker.catalog.topic_policy_records import topic_policies_key
 from anabranch.broker.close_notifications import CloseNotifications
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.placement import Address, ServedElsewhere
@@ -251,14 +252,27 @@ class TopicRegistry:
         """The policies of a namespace changed: when this returns, its loaded topics use the new ones."""
         self._changes += 1
         async with self._applying(namespace):
-            policies = await self._catalog.effective(namespace)
+            topics = [topic for topic in self if topic.name.namespace_path == namespace]
+            policies = await self._catalog.effective_of_all(namespace, [topic.name for topic in topics])
+            for topic in topics:
+                await self._apply(topic, policies(topic.name))
+
+    async def apply_topic_policies(self, name: TopicName) -> None:
+        """The policies of one topic changed: the same for it, its partitions and its segments."""
+        self._changes += 1
+        key = topic_policies_key(name)
+        async with self._applying(name.namespace_path):
+            policies = await self._catalog.effective_of(name)
             for topic in self:
-                if topic.name.namespace_path == namespace:
-                    try:
-                        is_adopted = segment_of(topic) is not None
-                        await topic.apply(self._factory.adapted(topic.name, policies, is_adopted=is_adopted))
-                    except Error as error:  # it is being closed, or its disk is failing
-                        log.warning("policies not applied", extra={"topic": str(topic.name), "reason": error.reason})
+                if topic.name.namespace_path == name.namespace_path and topic_policies_key(topic.name) == key:
+                    await self._apply(topic, policies)
+
+    async def _apply(self, topic: AnyTopic, policies: Policies) -> None:
+        try:
+            is_adopted = segment_of(topic) is not None
+            await topic.apply(self._factory.adapted(topic.name, policies, is_adopted=is_adopted))
+        except Error as error:  # it is being closed, or its disk is failing
+            log.warning("policies not applied", extra={"topic": str(topic.name), "reason": error.reason})
 
     def _applying(self, namespace: str) -> asyncio.Lock:
         """Lock per namespace: the policies that are read last are applied last."""

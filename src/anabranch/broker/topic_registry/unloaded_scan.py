@@ -27,7 +27,7 @@ VISITS_MAX = 100_000
 
 
 def needs_scan(policies: Policies) -> bool:
-    """Whether a time-based policy applies to the topics of a namespace."""
+    """Whether one of them is time-based."""
     return bool(
         policies.ttl_seconds
         or policies.retention is not None
@@ -96,9 +96,18 @@ class UnloadedTopicScan:
         found: list[TopicName] = []
         for tenant in await self._catalog.tenants():
             for namespace in await self._catalog.namespaces(tenant):
-                policies = await self._catalog.effective(namespace)
-                known = await self._catalog.topics(namespace) if needs_scan(policies) else []
-                if self._segments is not None and needs_scan(for_segments(policies)):
-                    known += await self._segments.names(namespace)
-                found += [name for name in known if self._is_unloaded(name)]
+                found += [name for name in await self._timed(namespace) if self._is_unloaded(name)]
         return found
+
+    async def _timed(self, namespace: str) -> list[TopicName]:
+        """Topics and segments of the namespace with a time-based policy of their own or of the namespace."""
+        common = await self._catalog.effective(namespace)
+        if not needs_scan(common) and not await self._catalog.topic_policies.of_namespace(namespace):
+            return []
+        topics = await self._catalog.topics(namespace)
+        segments = [] if self._segments is None else await self._segments.names(namespace)
+        policies = await self._catalog.effective_of_all(namespace, [*topics, *segments])
+        return [
+            *(name for name in topics if needs_scan(policies(name))),
+            *(name for name in segments if needs_scan(for_segments(policies(name)))),
+        ]

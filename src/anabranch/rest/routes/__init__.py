@@ -8,6 +8,7 @@
 | `topics` | topics, partitions, stats |
 | `topic_maintenance` | properties, unload, compaction, single messages |
 | `message_response` | a stored entry as a response |
+| `topic_policies` | policies of single topics |
 | `subscriptions` | subscriptions of regular topics |
 | `scalable_topics` | scalable topics and their subscriptions |
 | `auto_scale` | auto-scale policies of scalable topics and namespaces |

@@ -25,6 +25,7 @@ from anabranch.rest.routes.subscriptions import subscription_routes
 from anabranch.rest.routes.tenants import tenant_routes
 from anabranch.rest.routes.topic_maintenance import topic_maintenance_routes
 from anabranch.rest.routes.topic_migration import topic_migration_routes
+from anabranch.rest.routes.topic_policies import topic_policy_routes
 from anabranch.rest.routes.topics import topic_routes
 
 
@@ -33,6 +34,7 @@ def make_router(admin: BrokerAdmin, version: str) -> Router:
         *lookup_routes(admin.topics, admin.namespaces),
         *topic_routes(admin.topics, admin.maintenance),
         *topic_maintenance_routes(admin.maintenance),
+        *topic_policy_routes(admin.topic_policies),
         *subscription_routes(admin.subscriptions, admin.maintenance),
         *cluster_routes(admin.namespaces),
         *tenant_routes(admin.tenants, admin.namespaces),

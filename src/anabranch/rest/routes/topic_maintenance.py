@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.admin.topic_maintenance import TopicMaintenance
-from anabranch.model.errors import BadRequest, NotFound
+from anabranch.model.errors import BadRequest
 from anabranch.model.position import EARLIEST
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.params import bounded, parse_number, parse_position, shown, topic_of
@@ -13,16 +13,6 @@ from anabranch.rest.routes.message_response import view
 from anabranch.rest.routes.policies import body_of
 from anabranch.rest.routes.topics import parse_properties
 from anabranch.security.permissions import TOPIC_ADMIN, TOPIC_CONSUME, TOPIC_LOOKUP
-
-TOPIC_POLICIES = (
-    "retention|messageTTL|subscriptionExpirationTime|backlogQuota|backlogQuotaMap|deduplicationEnabled|"
-    "deduplicationSnapshotInterval|offloadPolicies|shadowTopics|entryFilters|delayedDelivery|dispatchRate|"
-    "subscriptionDispatchRate|replicatorDispatchRate|publishRate|maxConsumersPerSubscription|maxMessageSize|"
-    "maxSubscriptionsPerTopic|subscribeRate|maxProducers|maxConsumers|compactionThreshold|"
-    "maxUnackedMessagesOnConsumer|maxUnackedMessagesOnSubscription|persistence|inactiveTopicPolicies|"
-    "schemaCompatibilityStrategy|schemaValidationEnforced|dispatcherPauseOnAckStatePersistent|"
-    "subscriptionTypesEnabled|replication|autoSubscriptionCreation|policies"
-)
 
 
 class TopicMaintenanceCalls:
@@ -69,10 +59,6 @@ class TopicMaintenanceCalls:
     async def terminate_partitions(self, request: Request) -> Response:
         last = await self._admin.terminate_partitions(str(topic_of(request)))
         return json_response({str(index): shown(one, partition=index) for index, one in enumerate(last)})
-
-    async def policy(self, request: Request) -> Response:
-        name = request.params["policy"]
-        raise NotFound(f"policies of single topics ({name}) are not served yet; set them on the namespace")
 
     # -- single messages
 
@@ -141,9 +127,4 @@ def topic_maintenance_routes(admin: TopicMaintenance) -> list[Route]:
             TOPIC_LOOKUP,
         ),
     ]
-    served = [Route(verb, f"{topic}/{path}", call, text, need, at_owner=True) for verb, path, call, text, need in table]
-    refused = [
-        (verb, f"{{policy:{TOPIC_POLICIES}}}", calls.policy, "Policies of single topics: not served yet", TOPIC_LOOKUP)
-        for verb in ("GET", "PUT", "POST", "DELETE")
-    ]
-    return [*served, *(Route(verb, f"{topic}/{path}", call, text, need) for verb, path, call, text, need in refused)]
+    return [Route(verb, f"{topic}/{path}", call, text, need, at_owner=True) for verb, path, call, text, need in table]

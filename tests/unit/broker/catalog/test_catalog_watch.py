@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from anabranch.broker.catalog.catalog_watch import CatalogWatch, Unread
+from anabranch.broker.catalog.topic_policy_records import topic_policies_key
 from anabranch.broker.errors import NamespaceNotFound
 from anabranch.metadata.interface import ANY, Change, ChangeKind, StoreUnavailable
 from anabranch.metadata.memory.data import MemoryData
@@ -23,14 +24,30 @@ def test_only_loaded_namespaces_are_checked_once() -> None:
     unread = Unread()
     for key in ("/namespaces/t/a", "/namespaces/t/a", "/namespaces/t/other", "/namespaces/t", "/tenants/u"):
         unread.note(changed(key))
-    assert unread.take([A, B]) == (["t/a"], ["u"])
-    assert not unread and unread.take([A, B]) == ([], [])
+    assert unread.take([A, B]) == (["t/a"], ["u"], [])
+    assert not unread and unread.take([A, B]) == ([], [], [])
+
+
+def test_changed_topic_policies_check_loaded_parts_of_the_topic_once() -> None:
+    unread, parts = Unread(), [A.partition(0), A.partition(1), B]
+    for name in (A, TopicName.parse("persistent://t/a/other"), TopicName.parse("persistent://not/loaded/x")):
+        unread.note(changed(topic_policies_key(name)))
+    namespaces, tenants, topics = unread.take(parts)
+    assert (namespaces, tenants, [one.base for one in topics]) == ([], [], [A])
+    assert not unread
+
+
+def test_topic_is_not_checked_again_after_its_namespace() -> None:
+    unread = Unread()
+    unread.note(changed(topic_policies_key(A)))
+    unread.note(changed("/namespaces/t/a"))
+    assert unread.take([A, B]) == (["t/a"], [], [])
 
 
 def test_gap_in_hints_checks_everything_loaded() -> None:
     unread = Unread()
     unread.note(Change(ChangeKind.INVALIDATED, "/namespaces"))
-    assert unread.take([A, B, A]) == (["t/a", "u/b"], ["t", "u"])
+    assert unread.take([A, B, A]) == (["t/a", "u/b"], ["t", "u"], [])
 
 
 class Parts:
@@ -51,6 +68,12 @@ class Parts:
         if namespace == "u/b":
             raise NamespaceNotFound("deleted")
         self._tell(f"policies {namespace}")
+
+    async def apply_topic_policies(self, name: TopicName) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("away")
+        self._tell(f"topic {name}")
 
     async def permissions_changed(self, tenant: str, namespace: str | None = None) -> None:
         self._tell(f"permissions {namespace or tenant}")
@@ -78,6 +101,9 @@ async def test_changes_of_other_brokers_are_applied_with_retries() -> None:
         assert parts.told == ["policies t/a", "permissions t/a"], "the deleted one is passed over"
         await other.put("/tenants/u", b"{}", expected=ANY)
         await parts.wait("permissions u")
+        parts.failures = 2
+        await other.put(topic_policies_key(A), b"{}", expected=ANY)
+        await parts.wait(f"topic {A}")
 
 
 async def test_changes_during_a_gap_are_applied_afterwards() -> None:
