@@ -19,6 +19,7 @@ MODULES = (
     "tenants",
     "namespaces",
     "topics",
+    "topic_policies",
     "subscriptions",
     "schemas",
     "brokers",

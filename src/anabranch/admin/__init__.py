@@ -9,6 +9,7 @@
 |---|---|
 | `admin` | `connect`; requests for asyncio, redirects, deadlines |
 | `tenants` `namespaces` `topics` `subscriptions` `schemas` `brokers` `scalable` | the calls, in groups |
+| `topic_policies` | policies of single topics |
 | `metadata_migration` | moving the metadata to another store |
 | `group` | base of the groups: one request, one answer of the expected type |
 | `paths` | paths of the REST API |

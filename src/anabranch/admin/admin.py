@@ -29,14 +29,15 @@ from anabranch.admin.scalable import ScalableTopics, Segments
 from anabranch.admin.schemas import Schemas
 from anabranch.admin.subscriptions import Subscriptions
 from anabranch.admin.tenants import Clusters, Tenants
+from anabranch.admin.topic_policies import TopicPolicies
 from anabranch.admin.topics import Topics
 from anabranch.runtime.credentials import Credentials, Tls, token_credentials
 
 
 class Admin:
     """Calls in groups: `admin.tenants`, `.namespaces`, `.topics`, `.subscriptions`, `.schemas`, `.brokers`,
-    `.clusters`, `.scalable_topics`, `.segments`, `.metadata_migration`. Opens nothing before the first call; many
-    tasks may use it."""
+    `.clusters`, `.topic_policies`, `.scalable_topics`, `.segments`, `.metadata_migration`. Opens nothing before the
+    first call; many tasks may use it."""
 
     def __init__(
         self, url: str, *, credentials: Credentials | None, tls: ssl.SSLContext | None, timeout_s: float
@@ -49,6 +50,7 @@ class Admin:
         self.clusters = Clusters(self)
         self.namespaces = Namespaces(self)
         self.topics = Topics(self)
+        self.topic_policies = TopicPolicies(self)
         self.subscriptions = Subscriptions(self)
         self.schemas = Schemas(self)
         self.brokers = Brokers(self)

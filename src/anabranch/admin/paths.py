@@ -138,3 +138,58 @@ def policy_url(namespace: str, name: str, method: str) -> str:
 def policy_setter(name: str) -> str:
     """The method that sets it."""
     return next((one for one in POLICIES.get(name, ()) if one in ("POST", "PUT")), "POST")
+
+
+def topic_policy_url(topic: str, name: str, method: str, subscription: str | None) -> str:
+    """`subscription`: of its dispatch rate. Raises BadCall for what is no policy."""
+    if subscription is not None:
+        if name != "dispatchRate":
+            raise BadCall("only `dispatchRate` is set for single subscriptions")
+        return topic_url(topic, subscription, name)
+    if name not in TOPIC_POLICIES:
+        raise BadCall(f"{name!r} is no policy of a topic")
+    return topic_url(topic, "backlogQuota" if name == "backlogQuotaMap" and method != "GET" else name)
+
+
+def topic_policy_setter(name: str) -> str:
+    """The method that sets it."""
+    return "PUT" if name in ("compactionThreshold", "schemaCompatibilityStrategy") else "POST"
+
+
+def topic_policy_query(name: str, value: Any) -> dict[str, Any]:
+    """What is sent in the query instead of the body."""
+    return {name: value} if name in ("messageTTL", "subscriptionExpirationTime") else {}
+
+
+TOPIC_POLICIES = (
+    "autoSubscriptionCreation",
+    "backlogQuotaMap",
+    "compactionThreshold",
+    "deduplicationEnabled",
+    "deduplicationSnapshotInterval",
+    "delayedDelivery",
+    "dispatchRate",
+    "dispatcherPauseOnAckStatePersistent",
+    "entryFilters",
+    "inactiveTopicPolicies",
+    "maxConsumers",
+    "maxConsumersPerSubscription",
+    "maxMessageSize",
+    "maxProducers",
+    "maxSubscriptionsPerTopic",
+    "maxUnackedMessagesOnConsumer",
+    "maxUnackedMessagesOnSubscription",
+    "messageTTL",
+    "offloadPolicies",
+    "persistence",
+    "publishRate",
+    "replication",
+    "replicatorDispatchRate",
+    "retention",
+    "schemaCompatibilityStrategy",
+    "schemaValidationEnforced",
+    "subscribeRate",
+    "subscriptionDispatchRate",
+    "subscriptionExpirationTime",
+    "subscriptionTypesEnabled",
+)

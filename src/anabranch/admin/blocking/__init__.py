@@ -5,6 +5,7 @@
 | module | what it is |
 |---|---|
 | `tenants` `namespaces` `topics` `subscriptions` `schemas` `brokers` `scalable` | the calls, in groups |
+| `topic_policies` | policies of single topics |
 | `metadata_migration` | moving the metadata to another store |
 | `group` | base of the groups |
 """
@@ -24,6 +25,7 @@ from anabranch.admin.blocking.scalable import ScalableTopics, Segments
 from anabranch.admin.blocking.schemas import Schemas
 from anabranch.admin.blocking.subscriptions import Subscriptions
 from anabranch.admin.blocking.tenants import Clusters, Tenants
+from anabranch.admin.blocking.topic_policies import TopicPolicies
 from anabranch.admin.blocking.topics import Topics
 from anabranch.admin.client import DEFAULT_URL, TIMEOUT_SECONDS, AdminClient, Answer, checked_tls
 from anabranch.runtime.credentials import Credentials, Tls
@@ -40,6 +42,7 @@ class BlockingAdmin:
         self.clusters = Clusters(requests)
         self.namespaces = Namespaces(requests)
         self.topics = Topics(requests)
+        self.topic_policies = TopicPolicies(requests)
         self.subscriptions = Subscriptions(requests)
         self.schemas = Schemas(requests)
         self.brokers = Brokers(requests)

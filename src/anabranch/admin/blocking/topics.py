@@ -143,7 +143,7 @@ class Topics(Group):
         self._done("DELETE", topic_url(topic, "properties"), query={"key": key})
 
     def policy(self, topic: str, name: str, method: str = "GET", value: Any = None) -> Any:
-        """Policies of single topics, by the name and method of REST; brokers that have none answer 405."""
+        """A policy of the topic, by the name and method of REST; see `TopicPolicies`."""
         return self._value(method, topic_url(topic, name), value)
 
     # -- lookup and publishing

@@ -42,6 +42,7 @@ class TopicPolicy:
     enforced_by: str = ""  # module; empty: stored and shown only
     on_segments: bool = True  # also in force on scalable topics, there for each segment by itself
     query: str = ""  # the value is sent as this query parameter
+    bare: Any = None  # what an empty body sets; None: a body is needed
     is_empty_no_content: bool = False  # GET answers 204 instead of an empty 200 if nothing is set
     entry: str = ""  # the value is a map; this parameter names the entry that a call is about
     entries_path: str = ""  # GET shows the whole map at `rule.path`; entries are set and removed here
@@ -395,6 +396,7 @@ TOPIC_POLICIES: tuple[TopicPolicy, ...] = (
             unset=False,
         ),
         _always(False),
+        bare=True,
     ),
     TopicPolicy(
         PolicyField("offloadPolicies", "offload_policies", offload, "Offloading to other storage (stored only)"), _unset

@@ -11,6 +11,7 @@ A verb is data (name, options, REST call); `verb` turns it into a click command.
 | `namespaces` `namespace_policies` `backlog_quotas` | verbs of namespaces |
 | `topics` `topic_maintenance` `subscriptions` | verbs of topics and their subscriptions |
 | `scalable_topics` `topic_migration` `auto_scale` | verbs of scalable topics and auto-scale policies |
+| `topic_policies` | policies of single topics: `topic-policies`, and under `topics` |
 | `schemas` | verbs of schemas |
 | `brokers` | verbs of brokers |
 | `metadata_migration` | `metadata-migration`: moving the metadata to another store |

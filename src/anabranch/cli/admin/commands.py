@@ -9,6 +9,7 @@ NOUNS = {
     "tenants": ("anabranch.cli.admin.tenants", "tenants", "Who administers which namespaces."),
     "namespaces": ("anabranch.cli.admin.namespaces", "namespaces", "Topics with common policies and permissions."),
     "topics": ("anabranch.cli.admin.topics", "topics", "Create, look at, delete topics."),
+    "topic-policies": ("anabranch.cli.admin.topic_policies", "topic_policies", "Policies of single topics."),
     "scalable-topics": ("anabranch.cli.admin.scalable_topics", "scalable_topics", "Topics that split and merge."),
     "subscriptions": ("anabranch.cli.admin.topics", "subscriptions", "Subscriptions of topics."),
     "schemas": ("anabranch.cli.admin.schemas", "schemas", "Schemas of topics."),

@@ -1,4 +1,4 @@
-"""The get-, set- and remove- verbs of a namespace policy, under pulsar-admin's names."""
+"""The get-, set- and remove- verbs of one policy of a namespace or topic, under pulsar-admin's names."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ def is_on(values: Values) -> bool:
     return bool(values["enable"])
 
 
-def verbs_of(policy: Policy) -> list[Verb]:
-    path = f"{NAMESPACE}/{policy.path}"
+def verbs_of(policy: Policy, root: str = NAMESPACE, argument: str = "namespace") -> list[Verb]:
+    """`argument` names the place in `root`."""
+    path = f"{root}/{policy.path}"
     place = policy.example.partition(" ")[0]
     verbs = [
         Verb(
@@ -71,7 +72,7 @@ def verbs_of(policy: Policy) -> list[Verb]:
             path=path,
             options=policy.options,
             body=policy.body,
-            done=f"set {policy.noun} of {{namespace}}",
+            done=f"set {policy.noun} of {{{argument}}}",
             example=policy.example,
         ),
     ]
@@ -79,10 +80,10 @@ def verbs_of(policy: Policy) -> list[Verb]:
         verbs.append(
             Verb(
                 name=f"remove-{policy.noun}",
-                help=f"{policy.about.removesuffix('?')}: go by the broker's default again.",
+                help=f"{policy.about.removesuffix('?')}: go by the default again.",
                 method=policy.remove,
                 path=path,
-                done=f"removed {policy.noun} of {{namespace}}",
+                done=f"removed {policy.noun} of {{{argument}}}",
                 example=place,
             )
         )

@@ -14,6 +14,7 @@ from anabranch.admin.errors import Refused
 from anabranch.admin.paths import namespace_path
 from anabranch.cli.admin.subscriptions import CURSOR_VERBS, SUBSCRIPTION, TOPIC, subscription_option
 from anabranch.cli.admin.topic_maintenance import CARE_VERBS
+from anabranch.cli.admin.topic_policies import TOPIC_VERBS
 from anabranch.cli.admin.verb import Values, Verb, filled, group_of, option
 from anabranch.cli.output.tables import pairs, topic_stats
 from anabranch.cli.param_types import message_id_of, properties_of, words_of
@@ -274,6 +275,7 @@ TOPICS = (
         example="my-topic --role alice",
     ),
     *CARE_VERBS,
+    *TOPIC_VERBS,
     *map(_as_topic_verb, SUBSCRIPTION_VERBS),
 )
 

@@ -69,6 +69,8 @@ class TopicPolicyCalls:
 def _value(policy: TopicPolicy, request: Request) -> Any:
     if len(request.body) > POLICY_BYTES_MAX:
         raise BadRequest(f"a policy has at most {POLICY_BYTES_MAX} bytes")
+    if policy.bare is not None and request.body.strip() in (b"", b'""'):
+        return policy.bare
     if policy.query and not request.body.strip():
         text = request.query.get(policy.query)
         if text is None:

@@ -1,0 +1,65 @@
+"""Policies of single topics: regular, partitioned (for all partitions) and scalable (for all segments).
+
+A policy has the name that REST gives it (`paths.TOPIC_POLICIES`); its value is what REST takes and gives. Scalable
+topics are named `topic://tenant/namespace/topic`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.admin.group import Group
+from anabranch.admin.paths import topic_policy_query, topic_policy_setter, topic_policy_url, topic_url
+
+
+class TopicPolicies(Group):
+    """Resolved topic, then namespace, then broker. `is_global`: the part of the topic's policies that holds in all
+    clusters; the topic's own part wins. `subscription`: of the dispatch rate of one subscription."""
+
+    async def get(
+        self,
+        topic: str,
+        name: str,
+        *,
+        applied: bool = False,
+        is_global: bool = False,
+        subscription: str | None = None,
+    ) -> Any:
+        """What the topic sets; None if nothing. `applied`: the value in force."""
+        path = topic_policy_url(topic, name, "GET", subscription)
+        return await self._value("GET", path, query={"applied": applied, "isGlobal": is_global})
+
+    async def set(
+        self,
+        topic: str,
+        name: str,
+        value: Any,
+        *,
+        is_global: bool = False,
+        subscription: str | None = None,
+        kind: str | None = None,
+    ) -> None:
+        """`kind`: of a backlog quota (`backlogQuotaMap`), destination_storage or message_age."""
+        method, in_query = topic_policy_setter(name), topic_policy_query(name, value)
+        query = {"isGlobal": is_global, "backlogQuotaType": kind, **in_query}
+        path = topic_policy_url(topic, name, method, subscription)
+        await self._done(method, path, None if in_query else value, query)
+
+    async def remove(
+        self,
+        topic: str,
+        name: str,
+        *,
+        is_global: bool = False,
+        subscription: str | None = None,
+        kind: str | None = None,
+    ) -> None:
+        query = {"isGlobal": is_global, "backlogQuotaType": kind}
+        await self._done("DELETE", topic_policy_url(topic, name, "DELETE", subscription), query=query)
+
+    async def applied(self, topic: str) -> dict[str, Any]:
+        """All policies in force: `value`, `level` (topic, topic-global, namespace or broker) and `enforced`."""
+        return await self._object("GET", topic_url(topic, "policies"))
+
+    async def remove_all(self, topic: str) -> None:
+        await self._done("DELETE", topic_url(topic, "policies"))
