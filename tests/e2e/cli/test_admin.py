@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from anabranch.admin.client import AdminClient
+from anabranch.cli.admin import topic_policies
 from anabranch.cli.admin.commands import NOUNS, admin
 from anabranch.cli.main import main
 from anabranch.testing import Broker
@@ -301,6 +302,73 @@ def test_policies(shell: Shell, noun: str) -> None:
         shell("namespaces", f"remove-{noun}", namespace)
         assert shell.json("namespaces", f"get-{noun}", namespace) == before
     shell("namespaces", "delete", namespace)
+
+
+TOPIC_POLICIES: dict[str, tuple[list[str], Any]] = {  # the others have the options of a namespace's
+    "deduplication": (["-e"], True),
+    "max-producers": (["-p", "7"], 7),
+    "max-consumers": (["-c", "7"], 7),
+    "max-subscriptions-per-topic": (["-s", "7"], 7),
+    "max-unacked-messages-per-consumer": (["-m", "7"], 7),
+    "max-unacked-messages-per-subscription": (["-m", "7"], 7),
+    "max-message-size": (["-m", "7000"], 7000),
+    "dispatcher-pause-on-ack-state-persistent": ([], True),
+    "offload-policies": (
+        ["-d", "aws-s3"],
+        {
+            "managedLedgerOffloadDriver": "aws-s3",
+            "managedLedgerOffloadThresholdInBytes": -1,
+            "managedLedgerOffloadDeletionLagInMillis": None,
+        },
+    ),
+    "entry-filters-per-topic": (["-efn", "a,b"], {"entryFilterNames": "a,b"}),
+    "replication-clusters": (["-c", "standalone"], ["standalone"]),
+}
+
+
+@pytest.mark.parametrize("policy", [one.noun for one in topic_policies.TOPIC_POLICIES])
+@pytest.mark.parametrize("noun", ["topic-policies", "topics"])
+def test_policies_of_topics(shell: Shell, noun: str, policy: str) -> None:
+    options, expected = TOPIC_POLICIES.get(policy) or POLICIES[policy]
+    name = "max-subscriptions" if (noun, policy) == ("topics", "max-subscriptions-per-topic") else policy
+    topic = f"persistent://acme/orders/{noun}-{policy}"
+    shell("topics", "create", topic)
+    before = shell.json(noun, f"get-{name}", topic)
+    applied = shell.json(noun, f"get-{name}", topic, "-ap")
+    shell(noun, f"set-{name}", topic, *options)
+    shell(noun, f"set-{name}", topic, *options, "--global")
+    assert shell.json(noun, f"get-{name}", topic) == expected
+    assert shell.json(noun, f"get-{name}", topic, "-g") == expected
+    shell(noun, f"remove-{name}", topic)
+    assert shell.json(noun, f"get-{name}", topic) == before
+    assert shell.json(noun, f"get-{name}", topic, "--applied") == expected, "the global one"
+    shell(noun, f"remove-{name}", topic, "-g")
+    assert shell.json(noun, f"get-{name}", topic, "-ap") == applied
+
+
+@pytest.mark.parametrize("noun", ["topic-policies", "topics"])
+def test_policies_of_topics_in_parts(shell: Shell, noun: str) -> None:
+    topic = f"persistent://acme/orders/{noun}-parts"
+    shell("topics", "create", topic)
+    quotas = "get-backlog-quotas" if noun == "topics" else "get-backlog-quota"
+    shell(noun, "set-backlog-quota", topic, "-l", "2G", "-p", "producer_exception")
+    assert shell.json(noun, quotas, topic)["destination_storage"]["limitSize"] == 2 << 30
+    shell(noun, "remove-backlog-quota", topic)
+    assert shell.json(noun, quotas, topic) == {}
+    for verb, words in (("set", ["-md", "5"]), ("get", []), ("remove", [])):
+        shell(noun, f"{verb}-subscription-dispatch-rate", topic, "-s", "sub", *words)
+
+
+def test_policies_of_a_topic_are_shown_with_their_levels(shell: Shell) -> None:
+    topic = "persistent://acme/orders/levels"
+    shell("topics", "create", topic)
+    shell("topic-policies", "set-max-producers", topic, "-p", "7")
+    rows = {line.split()[0]: line.split()[1:] for line in shell("topic-policies", "show", topic).splitlines()}
+    assert rows["maxProducers"] == ["7", "topic", "yes"]
+    assert rows["maxConsumers"] == ["0", "broker", "yes"]
+    assert rows["replication"][-3:] == ["broker", "stored", "only"]
+    shell("topic-policies", "remove-all", topic)
+    assert shell.json("topic-policies", "show", topic)["maxProducers"]["level"] == "broker"
 
 
 def test_backlog_quotas(shell: Shell) -> None:

@@ -306,7 +306,7 @@ def test_subscriptions_are_not_created_where_the_topic_forbids_it(client: pulsar
 
 
 def test_schema_is_required_where_the_topic_enforces_it(client: pulsar.Client, topic: Topic) -> None:
-    class Order(pulsar.schema.Record):
+    class Order(pulsar.schema.Record):  # type: ignore[misc]  # the wheel has no types
         number = pulsar.schema.Integer()
 
     for name in (topic.name, topic.other):

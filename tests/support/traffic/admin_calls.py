@@ -9,7 +9,7 @@ from typing import Any
 import anabranch.admin
 from anabranch.admin.client import Answer
 from anabranch.admin.errors import StrangeAnswer
-from anabranch.admin.paths import POLICIES
+from anabranch.admin.paths import POLICIES, TOPIC_POLICIES
 
 SAMPLES: dict[str, Any] = {
     "tenant": "acme",
@@ -91,6 +91,9 @@ async def requested() -> set[tuple[str, str]]:
             if name == "namespaces" and method_name in ways:
                 verb = ways[method_name]
                 wishes = [{"name": one} for one, can in POLICIES.items() if any(way.startswith(verb) for way in can)]
+            if name == "topic_policies" and method_name in ("get", "set", "remove"):
+                wishes = [{"name": one} for one in TOPIC_POLICIES]
+                wishes.append({"name": "dispatchRate", "subscription": "s"})
             for wish in wishes:
                 try:
                     await method(**{**arguments(method), **wish})

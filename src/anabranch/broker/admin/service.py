@@ -57,7 +57,9 @@ class BrokerAdmin:
         self.partition_hashes = PartitionHashes(services)
         self.topic_migration = TopicMigrationAdmin(services, self.partition_hashes)
         self.auto_scale = AutoScaleAdmin(services, self.namespaces)
-        self.topic_policies = TopicPolicyAdmin(services, self.namespaces, policy_defaults or Defaults())
+        self.topic_policies = TopicPolicyAdmin(
+            services, self.namespaces, self.scalable_topics, policy_defaults or Defaults()
+        )
         self.schemas = SchemaAdmin(services)
         self.metadata_migration = MetadataMigrationAdmin(migration)
         self.publishing = PublishAdmin(services)

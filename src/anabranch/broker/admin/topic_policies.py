@@ -12,17 +12,28 @@ from dataclasses import replace
 from typing import Any
 
 from anabranch.broker.admin.namespaces import NamespaceAdmin
-from anabranch.broker.catalog.topic_policies import MAX_MESSAGE_SIZE, REPLICATION, TOPIC_POLICIES, Defaults, TopicPolicy
+from anabranch.broker.admin.scalable_topics import ScalableAdmin
+from anabranch.broker.catalog.topic_policies import (
+    MAX_MESSAGE_SIZE,
+    REPLICATION,
+    RETENTION,
+    TOPIC_POLICIES,
+    Defaults,
+    TopicPolicy,
+)
 from anabranch.broker.catalog.topic_policy_records import Level, TopicOverrides
 from anabranch.broker.errors import NamespaceNotFound, TopicNotFound
+from anabranch.broker.schemas.policy import with_strategy
 from anabranch.broker.services import Services
 from anabranch.model.errors import NotAllowed
 from anabranch.model.names import Domain, TopicName
 
 
 class TopicPolicyAdmin:
-    def __init__(self, services: Callable[[], Services], namespaces: NamespaceAdmin, defaults: Defaults) -> None:
-        self._services, self._namespaces, self._defaults = services, namespaces, defaults
+    def __init__(
+        self, services: Callable[[], Services], namespaces: NamespaceAdmin, scalable: ScalableAdmin, defaults: Defaults
+    ) -> None:
+        self._services, self._namespaces, self._scalable, self._defaults = services, namespaces, scalable, defaults
 
     async def get(self, topic: str, policy: TopicPolicy, entry: str | None, *, is_global: bool) -> Any:
         """What the topic itself sets; None if nothing."""
@@ -65,6 +76,8 @@ class TopicPolicyAdmin:
 
         await services.catalog.topic_policies.change(name, change)
         await self._changed(name)
+        if policy.rule.key == RETENTION and name.is_persistent and await services.catalog.is_scalable(name):
+            await self._scalable.wake(str(name.scalable))  # its next garbage collection may be due days later
 
     async def remove_all(self, topic: str) -> None:
         """Also the global ones."""
@@ -86,7 +99,7 @@ class TopicPolicyAdmin:
 
     async def _levels(self, name: TopicName) -> tuple[TopicOverrides, dict[str, Any], Defaults]:
         catalog = self._services().catalog
-        namespace = (await catalog.policies(name.namespace_path)).record
+        namespace = with_strategy((await catalog.policies(name.namespace_path)).record)
         is_scalable = name.is_persistent and await catalog.is_scalable(name)
         return await catalog.topic_policies.of(name), namespace, replace(self._defaults, is_scalable=is_scalable)
 

@@ -21,7 +21,7 @@ from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.schema import Strategy
 
 NOT_KEPT = Retention(0, 0)
-MAX_MESSAGE_SIZE, REPLICATION = "max_message_size", "replication_clusters"
+MAX_MESSAGE_SIZE, REPLICATION, RETENTION = "max_message_size", "replication_clusters", "retention_policies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class TopicPolicy:
     query: str = ""  # the value is sent as this query parameter
     bare: Any = None  # what an empty body sets; None: a body is needed
     is_empty_no_content: bool = False  # GET answers 204 instead of an empty 200 if nothing is set
+    is_forced_by_broker: bool = False  # a flag that no level can switch off if the broker's settings switch it on
     entry: str = ""  # the value is a map; this parameter names the entry that a call is about
     entries_path: str = ""  # GET shows the whole map at `rule.path`; entries are set and removed here
     parse_entry: Callable[[Any, str, Record], Any] | None = None
@@ -84,8 +85,8 @@ class TopicPolicy:
     ) -> tuple[Any, Level]:
         """The value in force, and the level that sets it (of a map: the strongest that sets an entry)."""
         shown = [(level, self.shown(part, entry)) for level, part in overrides.levels(namespace)]
-        found = [(level, value) for level, value in shown if is_set(value) and value != Strategy.UNDEFINED]
-        if not found:
+        found = [(level, value) for level, value in shown if is_set(value)]
+        if not found or (self.is_forced_by_broker and self.default(defaults)):
             return self.default(defaults), Level.BROKER
         if self.entry and entry is None:
             return {name: one for _, value in reversed(found) for name, one in value.items()}, found[0][0]
@@ -210,7 +211,7 @@ def _rate(path: str, key: str, summary: str, parse: fields.Parser, default: Any,
 
 TOPIC_POLICIES: tuple[TopicPolicy, ...] = (
     TopicPolicy(
-        PolicyField("retention", "retention_policies", retention, "How long consumed messages are kept"),
+        PolicyField("retention", RETENTION, retention, "How long consumed messages are kept"),
         _kept,
         "storage/topic/retention.py",
     ),
@@ -366,6 +367,7 @@ TOPIC_POLICIES: tuple[TopicPolicy, ...] = (
         PolicyField("schemaValidationEnforced", VALIDATION, fields.flag, "Must producers have a schema?", unset=False),
         lambda defaults: defaults.schemas.validation_enforced,
         "broker/schemas/registry.py",
+        is_forced_by_broker=True,
     ),
     TopicPolicy(
         PolicyField(

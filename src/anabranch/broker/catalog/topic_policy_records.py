@@ -19,6 +19,7 @@ from typing import Any
 from anabranch.metadata.interface import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
 from anabranch.model.errors import NotAllowed
 from anabranch.model.names import Domain, TopicName
+from anabranch.model.schema import Strategy
 
 TOPIC_POLICIES = "/topic-policies"
 CAS_TRIES = 16
@@ -76,8 +77,8 @@ NONE = TopicOverrides()
 
 
 def is_set(value: Any) -> bool:
-    """An empty list or map means "as the next level has it", as in Pulsar."""
-    return value is not None and value != [] and value != {}
+    """An empty list or map, and the strategy UNDEFINED, mean "as the next level has it", as in Pulsar."""
+    return value not in (None, [], {}, Strategy.UNDEFINED)
 
 
 def topic_policies_key(topic: TopicName) -> str:

@@ -26,14 +26,22 @@ class SchemaPolicy:
 
     @classmethod
     def of(cls, policies: Mapping[str, Any], settings: SchemaSettings) -> SchemaPolicy:
-        strategy = Strategy(policies.get(STRATEGY) or Strategy.UNDEFINED)
+        strategy = Strategy(with_strategy(policies).get(STRATEGY) or Strategy.UNDEFINED)
         if strategy is Strategy.UNDEFINED:
-            strategy = AUTO_UPDATE_STRATEGIES.get(policies.get(AUTO_UPDATE_STRATEGY) or "", settings.strategy)
+            strategy = settings.strategy
         return cls(
             strategy,
             bool(policies.get(AUTO_UPDATE, settings.auto_update)),
             bool(policies.get(VALIDATION, False)) or settings.validation_enforced,
         )
+
+
+def with_strategy(policies: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with the strategy by its newer name, if it is set by its older one only."""
+    older = AUTO_UPDATE_STRATEGIES.get(policies.get(AUTO_UPDATE_STRATEGY) or "")
+    if older is None or policies.get(STRATEGY) not in (None, Strategy.UNDEFINED):
+        return dict(policies)
+    return {**policies, STRATEGY: older.value}
 
 
 def check_policy(name: str, value: Any) -> None:

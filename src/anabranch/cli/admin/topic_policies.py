@@ -178,7 +178,7 @@ def _shown(answer: Any) -> str:
 
 
 _VERBS = tuple(
-    _of_topic(_of_subscription(verb) if policy.noun == "subscription-dispatch-rate" else verb)
+    _of_subscription(_of_topic(verb)) if policy.noun == "subscription-dispatch-rate" else _of_topic(verb)
     for policy in TOPIC_POLICIES
     for verb in verbs_of(policy, TOPIC, "topic")
 )
