@@ -13,7 +13,7 @@ from tests.services.available import pulsar_admin
 from tests.services.pulsar_admin import PulsarAdmin
 from tests.support.in_memory.credentials import Authority, token_of, write_secret
 from tests.support.processes.broker_process import BrokerProcess, free_port
-from tests.support.traffic.stock_calls import publish_batch
+from tests.support.traffic.stock_calls import Rest, publish_batch
 from tests.support.traffic.stock_client import new_client
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pulsar_admin")]
@@ -38,15 +38,13 @@ NOT_SERVED = {
         *("update-migration-state", "get-topic-positions", "get-anti-affinity-namespaces"),
     },
     "topics": {
-        *("offload", "offload-status", "get-retention"),
-        *(f"{verb}-replication-clusters" for verb in ("get", "set", "remove")),
+        *("offload", "offload-status"),
         *("get-shadow-topics", "set-shadow-topics", "remove-shadow-topics", "create-shadow-topic", "get-shadow-source"),
-        *("get-schema-validation-enforce", "set-schema-validation-enforce"),  # policies of single topics
     },
     "schemas": {"extract"},  # reads a jar, then uploads
     "brokers": {"shutdown"},  # a signal does that
 }
-"""Geo-replication, offloading, bookies, resource groups, filters and policies of single topics: not there."""
+"""Geo-replication, offloading, bookies, resource groups and filters: not there."""
 
 
 @pytest.fixture(scope="module")
@@ -343,7 +341,80 @@ def test_schemas(admin: PulsarAdmin, tmp_path: Path) -> None:
     admin.ok("topics", "delete", topic)
 
 
-@pytest.mark.parametrize("noun", ["tenants", "clusters", "brokers", "namespaces", "topics", "schemas"])
+TOPIC_POLICIES: dict[str, tuple[list[str], str]] = {
+    "message-ttl": (["-t", "3600"], "3600"),
+    "retention": (["-t", "10m", "-s", "100M"], '"retentionTimeInMinutes" : 10'),
+    "backlog-quota": (["-l", "1M", "-p", "producer_exception"], "producer_exception"),
+    "publish-rate": (["-m", "10"], '"publishThrottlingRateInMsg" : 10'),
+    "dispatch-rate": (["-md", "10"], '"dispatchThrottlingRateInMsg" : 10'),
+    "subscription-dispatch-rate": (["-md", "10"], '"dispatchThrottlingRateInMsg" : 10'),
+    "replicator-dispatch-rate": (["-md", "10"], '"dispatchThrottlingRateInMsg" : 10'),
+    "subscribe-rate": (["-sr", "10"], '"subscribeThrottlingRatePerConsumer" : 10'),
+    "max-producers": (["-p", "7"], "7"),
+    "max-consumers": (["-c", "7"], "7"),
+    "max-consumers-per-subscription": (["-c", "7"], "7"),
+    "max-subscriptions-per-topic": (["-s", "7"], "7"),
+    "max-unacked-messages-per-consumer": (["-m", "7"], "7"),
+    "max-unacked-messages-per-subscription": (["-m", "7"], "7"),
+    "max-message-size": (["-m", "7000"], "7000"),
+    "deduplication": (["-e"], "true"),
+    "deduplication-snapshot-interval": (["-i", "120"], "120"),
+    "compaction-threshold": (["-t", "1M"], "1048576"),
+    "inactive-topic-policies": (["-e", "-t", "1h", "-m", "delete_when_no_subscriptions"], "3600"),
+    "delayed-delivery": (["-e", "-t", "2s"], "2000"),
+    "persistence": (["-e", "2", "-w", "2", "-a", "1", "-r", "0.5"], '"bookkeeperEnsemble" : 2'),
+    "subscription-types-enabled": (["-t", "Shared"], "Shared"),
+    "schema-compatibility-strategy": (["-s", "BACKWARD"], "BACKWARD"),
+    "auto-subscription-creation": (["-e"], '"allowAutoSubscriptionCreation" : true'),
+    "dispatcher-pause-on-ack-state-persistent": ([], "true"),
+    "entry-filters-per-topic": (["-efn", "a,b"], "a,b"),
+    "replication-clusters": (["-c", "standalone"], "standalone"),
+    "offload-policies": (["-d", "aws-s3", "-r", "here", "-b", "bucket", "-t", "1M"], "aws-s3"),
+}
+WITHOUT_GLOBAL = {"schema-compatibility-strategy"}
+KINDS = (f"persistent://{NS}/policies", f"persistent://{NS}/policies-parts", f"topic://{NS}/policies-scaled")
+
+
+@pytest.fixture(scope="module")
+def topics_of_all_kinds(process: BrokerProcess, admin: PulsarAdmin) -> tuple[str, ...]:
+    regular, partitioned, scalable = KINDS
+    admin.ok("topics", "create", regular)
+    admin.ok("topics", "create-partitioned-topic", partitioned, "-p", "2")
+    Rest(process.http_url).expect("PUT", f"/admin/v2/scalable/{scalable.removeprefix('topic://')}")
+    return KINDS
+
+
+@pytest.mark.parametrize("policy", TOPIC_POLICIES)
+def test_policy_of_topics(admin: PulsarAdmin, topics_of_all_kinds: tuple[str, ...], policy: str) -> None:
+    words, shown = TOPIC_POLICIES[policy]
+    for topic in topics_of_all_kinds:
+        for part in ([], ["-g"]) if policy not in WITHOUT_GLOBAL else ([],):
+            before = admin.ok("topicPolicies", f"get-{policy}", topic, *part).out
+            admin.ok("topicPolicies", f"set-{policy}", topic, *words, *part)
+            assert shown in admin.ok("topicPolicies", f"get-{policy}", topic, *part).out, (topic, part)
+            admin.ok("topicPolicies", f"remove-{policy}", topic, *part)
+            assert admin.ok("topicPolicies", f"get-{policy}", topic, *part).out == before, (topic, part)
+
+
+def test_policies_of_topics_under_their_older_noun(admin: PulsarAdmin, topics_of_all_kinds: tuple[str, ...]) -> None:
+    topic = topics_of_all_kinds[0]
+    admin.ok("topics", "set-schema-validation-enforce", topic, "-e")
+    assert admin.ok("topics", "get-schema-validation-enforce", topic).lines == ["true"]
+    admin.ok("topics", "set-replication-clusters", topic, "-c", "standalone")
+    assert "standalone" in admin.ok("topics", "get-replication-clusters", topic).out
+    admin.ok("topics", "remove-replication-clusters", topic)
+    admin.ok("topicPolicies", "set-retention", topic, "-t", "10m", "-s", "100M")
+    assert admin.ok("topics", "get-retention", topic).json["retentionTimeInMinutes"] == 10
+    rate = ["-md", "5", "-s", "sub"]
+    admin.ok("topicPolicies", "set-subscription-dispatch-rate", topic, *rate)
+    found = admin.ok("topicPolicies", "get-subscription-dispatch-rate", topic, "-s", "sub").json
+    assert found["dispatchThrottlingRateInMsg"] == 5
+    admin.ok("topicPolicies", "remove-subscription-dispatch-rate", topic, "-s", "sub")
+    assert "not found" in admin.refused("topicPolicies", "get-retention", f"persistent://{NS}/missing")
+    assert "partition" in admin.refused("topicPolicies", "get-retention", f"{topics_of_all_kinds[1]}-partition-0")
+
+
+@pytest.mark.parametrize("noun", ["tenants", "clusters", "brokers", "namespaces", "topics", "topicPolicies", "schemas"])
 def test_every_verb_was_tried(admin: PulsarAdmin, noun: str) -> None:
     """Runs last, in the same worker as the tests above; on its own it has nothing to look at."""
     if len(admin.tried) < 100:
@@ -357,7 +428,6 @@ def test_every_verb_was_tried(admin: PulsarAdmin, noun: str) -> None:
 def test_unserved_calls_have_a_clear_error(admin: PulsarAdmin) -> None:
     assert "nothing is served under" in admin.refused("namespaces", "get-offload-policies", NS)
     assert "nothing is served under" in admin.refused("clusters", "list-failure-domains", "standalone")
-    assert "single topics" in admin.refused("topics", "get-retention", A)
 
 
 def test_with_tokens_and_tls(tmp_path: Path) -> None:

@@ -49,6 +49,16 @@ def test_row_names_an_existing_module_and_has_a_summary(policy: TopicPolicy) -> 
     assert policy.enforced_by or "stored only" in policy.rule.summary
 
 
+@pytest.mark.parametrize("policy", TOPIC_POLICIES, ids=lambda policy: policy.path)
+def test_page_of_topic_policies_states_what_is_enforced(policy: TopicPolicy) -> None:
+    page = (SOURCES.parents[1] / "docs/operations/topic-policies.md").read_text().splitlines()
+    [row] = [line.split("|") for line in page if line.startswith(f"| `{policy.path}` |")]
+    state = {True: "enforced", False: "stored only"}
+    assert row[2].split() == ["GET", policy.rule.verb, "DELETE"]
+    assert row[3].strip() == state[policy.is_enforced]
+    assert row[4].strip() == state[policy.is_enforced and policy.on_segments]
+
+
 def test_admin_client_knows_every_row_and_how_it_is_set() -> None:
     assert {*NAMES_OF_THE_CLIENT, "{subscription}/dispatchRate"} == BY_PATH.keys()
     for name in NAMES_OF_THE_CLIENT:
