@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anabranch.broker.catalog.policy_fields import RULES
+from anabranch.broker.catalog.topic_policies import TOPIC_POLICIES
 from anabranch.rest.http_message import Request, Response, json_response, raw_response
 from anabranch.rest.openapi.page import PAGE
 from anabranch.rest.openapi.result_schemas import FLAG, NUMBER, RESULTS, TEXT, TEXTS, WORDS, Schema
@@ -149,6 +150,16 @@ for _policy in ("{topic}/autoScalePolicy", "{namespace}/scalableTopicAutoScalePo
     QUERY["GET", _policy] = {"applied": FLAG}
     BODIES["POST", _policy] = {"type": "object"}
 
+for _row in TOPIC_POLICIES:
+    _shown, _changed = f"{{topic}}/{_row.path}", f"{{topic}}/{_row.entries_path or _row.path}"
+    _part = {"isGlobal": FLAG}
+    if _row.entries_path:
+        _part[_row.entry] = {"type": "string", "enum": ["destination_storage", "message_age"]}
+    QUERY["GET", _shown] = {"applied": FLAG, "isGlobal": FLAG}
+    QUERY[_row.rule.verb, _changed] = {**_part, **({_row.query: NUMBER} if _row.query else {})}
+    QUERY["DELETE", _changed] = _part
+    BODIES[_row.rule.verb, _changed] = ANYTHING
+
 HEADERS: dict[tuple[str, str], dict[str, str]] = {
     (method, path): {"X-Anabranch-Segment-Ids": "ids of the new segments in ring order: 1,2"}
     for method, path in (
@@ -158,6 +169,12 @@ HEADERS: dict[tuple[str, str], dict[str, str]] = {
     )
 }
 """Headers of successful answers by method and end of the path."""
+HEADERS |= {
+    ("GET", f"{{topic}}/{row.path}"): {
+        "X-Anabranch-Policy-Level": "with applied=true: topic, topic-global, namespace or broker"
+    }
+    for row in TOPIC_POLICIES
+}
 
 ERROR: Schema = {
     "type": "object",

@@ -158,6 +158,7 @@ RESULTS: dict[tuple[str, str], Schema] = {
     ("GET", "/admin/v2/{domain}/{tenant}/{namespace}"): TEXTS,
     ("GET", "/admin/v2/{domain}/{tenant}/{namespace}/partitioned"): TEXTS,
     ("GET", "{topic}/partitions"): PARTITIONS,
+    ("GET", "{topic}/policies"): _map({"type": "object", "required": ["enforced", "level", "value"]}),
     ("GET", "{topic}/stats"): STATS,
     ("GET", "{topic}/partitioned-stats"): {**STATS, "required": [*STATS["required"], "partitions", "metadata"]},
     ("GET", "{topic}/internalStats"): INTERNAL,
