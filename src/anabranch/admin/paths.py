@@ -153,7 +153,7 @@ def topic_policy_url(topic: str, name: str, method: str, subscription: str | Non
 
 def topic_policy_setter(name: str) -> str:
     """The method that sets it."""
-    return "PUT" if name in ("compactionThreshold", "schemaCompatibilityStrategy") else "POST"
+    return "PUT" if name == "schemaCompatibilityStrategy" else "POST"
 
 
 def topic_policy_query(name: str, value: Any) -> dict[str, Any]:

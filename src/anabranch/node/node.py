@@ -195,8 +195,13 @@ class Node:
 
     def _policy_defaults(self) -> Defaults:
         settings = self.settings
-        kept = Retention(settings.topics.retention_ms, settings.topics.retention_bytes)
-        return Defaults(settings.broker, settings.schemas, kept, settings.scalable_topics.retention)
+        return Defaults(
+            settings.broker,
+            schema_strategy=settings.schemas.strategy,
+            schema_validation=settings.schemas.validation_enforced,
+            retention=Retention(settings.topics.retention_ms, settings.topics.retention_bytes),
+            segment_retention=settings.scalable_topics.retention,
+        )
 
     def _make_joining(self, stores: Stores) -> ClusterWiring:
         # Imported here: a broker alone would spend a tenth of its start on it.

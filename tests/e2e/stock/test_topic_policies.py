@@ -245,7 +245,7 @@ def test_deduplication_drops_repeated_messages_of_the_topic_only(client: pulsar.
 
 
 def test_compaction_starts_at_the_threshold(client: pulsar.Client, topic: Topic) -> None:
-    topic.set("compactionThreshold", 5_000, "PUT")
+    topic.set("compactionThreshold", 5_000)
     producer = client.create_producer(topic.name, batching_enabled=False)
     for _ in range(3):
         producer.send(BIG, partition_key="k")

@@ -16,6 +16,7 @@ from anabranch.broker.token_bucket import NO_LIMIT, Rate
 from anabranch.model.subscription_type import SubscriptionType
 
 LOCAL_CLUSTER = "standalone"
+SCHEMA_STRATEGY, SCHEMA_VALIDATION = "schema_compatibility_strategy", "schema_validation_enforced"  # keys of a record
 MINUTE_MS = 60_000
 MIB = 1024 * 1024
 

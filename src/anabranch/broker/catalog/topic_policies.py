@@ -11,11 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anabranch.broker.catalog import policy_fields as fields
-from anabranch.broker.catalog.policies import LOCAL_CLUSTER, MIB, MINUTE_MS, Retention
+from anabranch.broker.catalog.policies import (
+    LOCAL_CLUSTER,
+    MIB,
+    MINUTE_MS,
+    SCHEMA_STRATEGY,
+    SCHEMA_VALIDATION,
+    Retention,
+)
 from anabranch.broker.catalog.policy_fields import PolicyField, Record, limit
 from anabranch.broker.catalog.topic_policy_records import Level, TopicOverrides, is_set
-from anabranch.broker.schemas.policy import STRATEGY, VALIDATION
-from anabranch.broker.schemas.settings import SchemaSettings
 from anabranch.broker.settings import BrokerSettings
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.schema import Strategy
@@ -29,7 +34,8 @@ class Defaults:
     """Settings of the broker that hold where no level sets a policy."""
 
     broker: BrokerSettings = field(default_factory=BrokerSettings)
-    schemas: SchemaSettings = field(default_factory=SchemaSettings)
+    schema_strategy: Strategy = Strategy.FULL
+    schema_validation: bool = False
     retention: Retention = NOT_KEPT
     segment_retention: Retention = NOT_KEPT
     is_scalable: bool = False  # the topic that is asked for
@@ -194,9 +200,8 @@ def _always(value: Any) -> Callable[[Defaults], Any]:
 
 
 def _limit(path: str, key: str, summary: str, default: Any, enforced_by: str = LIMITS, **more: Any) -> TopicPolicy:
-    verb = more.pop("verb", "POST")
     return TopicPolicy(
-        PolicyField(path, key, limit(path), summary, verb=verb),
+        PolicyField(path, key, limit(path), summary),
         default if callable(default) else _always(default),
         enforced_by,
         **more,
@@ -313,7 +318,6 @@ TOPIC_POLICIES: tuple[TopicPolicy, ...] = (
         "Bytes after which the topic is compacted; 0: never by itself",
         0,
         "broker/topic/topic.py",
-        verb="PUT",
         on_segments=False,
     ),
     TopicPolicy(
@@ -359,13 +363,15 @@ TOPIC_POLICIES: tuple[TopicPolicy, ...] = (
         LIMITS,
     ),
     TopicPolicy(
-        PolicyField("schemaCompatibilityStrategy", STRATEGY, strategy, "How schemas may change", verb="PUT"),
-        lambda defaults: defaults.schemas.compatibility_strategy,
+        PolicyField("schemaCompatibilityStrategy", SCHEMA_STRATEGY, strategy, "How schemas may change", verb="PUT"),
+        lambda defaults: defaults.schema_strategy.value,
         "broker/schemas/registry.py",
     ),
     TopicPolicy(
-        PolicyField("schemaValidationEnforced", VALIDATION, fields.flag, "Must producers have a schema?", unset=False),
-        lambda defaults: defaults.schemas.validation_enforced,
+        PolicyField(
+            "schemaValidationEnforced", SCHEMA_VALIDATION, fields.flag, "Must producers have a schema?", unset=False
+        ),
+        lambda defaults: defaults.schema_validation,
         "broker/schemas/registry.py",
         is_forced_by_broker=True,
     ),

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from anabranch.broker.catalog.policies import SCHEMA_STRATEGY, SCHEMA_VALIDATION
 from anabranch.broker.schemas.settings import SchemaSettings
 from anabranch.model.errors import BadRequest
 from anabranch.model.schema import AUTO_UPDATE_STRATEGIES, Strategy
 
-STRATEGY = "schema_compatibility_strategy"
+STRATEGY, VALIDATION = SCHEMA_STRATEGY, SCHEMA_VALIDATION
 AUTO_UPDATE_STRATEGY = "schema_auto_update_compatibility_strategy"
 AUTO_UPDATE = "is_allow_auto_update_schema"
-VALIDATION = "schema_validation_enforced"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ TOPIC_POLICIES = (
     ),
     _like("deduplication", "deduplicationEnabled"),
     _like("deduplication-snapshot-interval"),
-    _like("compaction-threshold"),
+    _like("compaction-threshold", method="POST"),
     _like("inactive-topic-policies"),
     _like("delayed-delivery"),
     limit(

@@ -99,10 +99,10 @@ def test_undefined_strategy_leaves_the_one_of_the_namespace() -> None:
 
 
 def test_validation_that_the_broker_enforces_is_not_switched_off() -> None:
-    policy, forced = BY_PATH["schemaValidationEnforced"], Defaults(schemas=SchemaSettings(validation_enforced=True))
+    policy, forced = BY_PATH["schemaValidationEnforced"], Defaults(schema_validation=True)
     off = TopicOverrides({policy.rule.key: False})
     assert policy.resolve(off, {}, forced) == (True, Level.BROKER)
-    assert SchemaPolicy.of(off.over({}), forced.schemas).validation_enforced
+    assert SchemaPolicy.of(off.over({}), SchemaSettings(validation_enforced=True)).validation_enforced
     assert policy.resolve(off, {policy.rule.key: True}, Defaults()) == (False, Level.TOPIC)
 
 
