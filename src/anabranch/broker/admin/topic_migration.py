@@ -136,9 +136,9 @@ class TopicMigrationAdmin:
         count = await self._regular(topic)
         parts = [name.partition(index) for index in range(count)] or [name]
         answers = await self._routing.call_each(parts, self.partition_facts)
-        policies = (await catalog.policies(name.namespace_path)).record
+        policies = await catalog.record_of(name)
         clusters = [str(one) for one in policies.get("replication_clusters") or () if one != LOCAL_CLUSTER]
-        effective = await catalog.effective(name.namespace_path)
+        effective = await catalog.effective_of(name)
         return TopicFacts(
             str(name),
             count,

@@ -1,7 +1,6 @@
 """Reads and writes the records of tenants, namespaces, clusters and topics in the metadata store.
 
-Keys: `/clusters/C`, `/tenants/T`, `/namespaces/T/N`, `/partitioned/DOMAIN/T/N/NAME`, `/topic-policies/…`
-(`topic_policy_records`), and the topic records that storage
+Keys: `/clusters/C`, `/tenants/T`, `/namespaces/T/N`, `/partitioned/DOMAIN/T/N/NAME`, and the topic records that storage
 writes below `/managed/T/N/persistent/NAME`; a topic exists if it has such a record. NAME is the form-url-encoded local
 name.
 """
@@ -152,9 +151,8 @@ class Catalog:
         return Policies.of((await self.policies(namespace)).record, self._settings)
 
     async def record_of(self, topic: TopicName) -> dict[str, Any]:
-        """The policies that the topic and its namespace set, under Pulsar's names; the topic's win."""
-        namespace = (await self.policies(topic.namespace_path)).record
-        return (await self.topic_policies.of(topic)).over(namespace)
+        """What the topic and its namespace set, under Pulsar's names; the topic's policies win."""
+        return (await self.topic_policies.of(topic)).over((await self.policies(topic.namespace_path)).record)
 
     async def effective_of(self, topic: TopicName) -> Policies:
         """The policies in force for the topic, its partitions and its segments."""
@@ -162,10 +160,9 @@ class Catalog:
 
     async def effective_of_all(self, namespace: str, topics: Iterable[TopicName]) -> Callable[[TopicName], Policies]:
         """The same for many topics of one namespace, with few reads."""
-        record = (await self.policies(namespace)).record
-        own = await self.topic_policies.of_namespace(namespace, topics)
-        common = Policies.of(record, self._settings)
+        record, own = (await self.policies(namespace)).record, await self.topic_policies.of_namespace(namespace, topics)
         known = {key: Policies.of(overrides.over(record), self._settings) for key, overrides in own.items()}
+        common = Policies.of(record, self._settings)
         return lambda topic: known.get(topic_policies_key(topic), common)
 
     async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
@@ -205,9 +202,6 @@ class Catalog:
             return replace(policies, other={**policies.other, **change(Grants.load(policies.other)).dump()})
 
         await self.change_policies(namespace, changed)
-
-    async def deduplicates(self, topic: TopicName) -> bool:
-        return (await self.effective_of(topic)).deduplicate
 
     # -- clusters: names that tenants and namespaces refer to
 

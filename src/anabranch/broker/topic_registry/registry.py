@@ -240,7 +240,9 @@ class TopicRegistry:
         return topic
 
     async def _policies_of(self, topic: AnyTopic) -> Policies:
-        policies = await self._catalog.effective(topic.name.namespace_path)
+        return self._adapted(topic, await self._catalog.effective_of(topic.name))
+
+    def _adapted(self, topic: AnyTopic, policies: Policies) -> Policies:
         return self._factory.adapted(topic.name, policies, is_adopted=segment_of(topic) is not None)
 
     async def adopted(self, topic: Topic) -> None:
@@ -269,8 +271,7 @@ class TopicRegistry:
 
     async def _apply(self, topic: AnyTopic, policies: Policies) -> None:
         try:
-            is_adopted = segment_of(topic) is not None
-            await topic.apply(self._factory.adapted(topic.name, policies, is_adopted=is_adopted))
+            await topic.apply(self._adapted(topic, policies))
         except Error as error:  # it is being closed, or its disk is failing
             log.warning("policies not applied", extra={"topic": str(topic.name), "reason": error.reason})
 

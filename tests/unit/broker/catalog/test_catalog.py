@@ -76,11 +76,11 @@ async def test_namespace_with_topics_is_not_deleted() -> None:
 
 async def test_deduplication_policy() -> None:
     catalog, _ = await make(BrokerSettings(deduplication=False))
-    assert not await catalog.deduplicates(PLAIN)
+    assert not (await catalog.effective_of(PLAIN)).deduplicate
     await catalog.set_deduplication("public/default", True)
-    assert await catalog.deduplicates(PLAIN)
+    assert (await catalog.effective_of(PLAIN)).deduplicate
     await catalog.set_deduplication("public/default", None)
-    assert not await catalog.deduplicates(PLAIN)
+    assert not (await catalog.effective_of(PLAIN)).deduplicate
     with pytest.raises(NamespaceNotFound):
         await catalog.set_deduplication("public/none", True)
 
