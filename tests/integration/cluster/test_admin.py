@@ -291,7 +291,9 @@ POLICIES = {  # of single topics: in the metadata store, so any broker answers
 
 def is_regular(pattern: str) -> bool:
     """A route of a regular topic: scalable ones have leaders and owners of their own."""
-    return "{topic}" in pattern and not pattern.startswith(("/admin/v2/scalable/", "/admin/v2/segments/"))
+    return "{topic}" in pattern and not pattern.startswith(
+        ("/admin/v2/scalable/", "/admin/v2/scalable-topics/", "/admin/v2/segments/")
+    )
 
 
 def needs_owner(method: str, path: str) -> bool:
