@@ -159,7 +159,7 @@ async def test_concurrent_changes_are_both_kept() -> None:
                 await other.change(TOPIC, lambda before: before.with_part({"theirs": 2}, is_global=False))
             return found
 
-        store.get = get_then_race  # type: ignore[method-assign]
+        store.get = get_then_race  # type: ignore[method-assign]  # a race at a known moment
         await records.change(TOPIC, change)
         assert (await records.of(TOPIC)).local == {"mine": 1, "theirs": 2}
 
