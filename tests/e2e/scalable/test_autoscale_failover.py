@@ -13,7 +13,7 @@ import pytest
 import anabranch
 from anabranch import Backoff, ConnectionPolicy, StreamConsumer
 from tests.support.processes.cluster import RestRefused
-from tests.support.processes.scalable_cluster import Brokers, scalable_brokers
+from tests.support.processes.scalable_cluster import Brokers, configured_brokers
 from tests.support.traffic.delivery_audit import Numbered, by_stream, decode, judge
 from tests.support.traffic.paced_load import PacedLoad
 from tests.support.traffic.read_all_segments import stored
@@ -52,7 +52,7 @@ SECONDS = 120.0
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     arguments = [word for name, value in SETTINGS.items() for word in ("--set", f"scalable_topics.{name}={value}")]
-    with scalable_brokers(tmp_path_factory.mktemp("autoscale"), "sqlite", arguments) as found:
+    with configured_brokers(tmp_path_factory.mktemp("autoscale"), "sqlite", arguments) as found:
         yield found
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.cluster import RestRefused, rest
-from tests.support.processes.scalable_cluster import NAMESPACE, Brokers, new_topic, scalable_brokers
+from tests.support.processes.scalable_cluster import NAMESPACE, Brokers, configured_brokers, new_topic
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("autoscale-rest")]
 
@@ -20,7 +20,7 @@ NAMESPACE_POLICY = f"/admin/v2/namespaces/{NAMESPACE}/scalableTopicAutoScalePoli
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    with scalable_brokers(tmp_path_factory.mktemp("rest"), "sqlite", size=3) as found:
+    with configured_brokers(tmp_path_factory.mktemp("rest"), "sqlite", (), size=3) as found:
         yield found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -70,13 +70,23 @@ class Brokers:
 @contextmanager
 def scalable_brokers(folder: Path, store: str, **environment: str) -> Iterator[Brokers]:
     """Two of them, on SQLite or on the shared server of that kind."""
+    with configured_brokers(folder, store, (), environment=environment) as found:
+        yield found
+
+
+@contextmanager
+def configured_brokers(
+    folder: Path, store: str, arguments: Sequence[str], *, size: int = 2, environment: Mapping[str, str] | None = None
+) -> Iterator[Brokers]:
+    """`arguments`: of the command that starts each."""
     die_at = folder / "die-at"
     with ClusterProcesses(
         folder,
-        2,
+        size,
         metadata_url=store_url(store),
         session_ms=SESSION_MS,
-        environment={DIE_AT: str(die_at), **environment},
+        arguments=arguments,
+        environment={DIE_AT: str(die_at), **(environment or {})},
     ) as processes:
         yield Brokers(processes, die_at)
 
