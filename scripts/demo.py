@@ -3,8 +3,9 @@ is killed; a stream, two queue workers, a checkpoint reader and a pipeline on Sp
 duplicated, reordered; and Spark's own, over the whole graph of segments.
 
 Starts its own brokers on free loopback ports with a temporary data directory and removes both. Exit code 0 only if all
-held. The parts: `demo_traffic` sends and receives, `demo_changes` splits, merges and kills, `demo_spark` has the
-pipeline (`demo_pipeline` is the program that it runs), `demo_show` prints.
+held. The parts: `demo_traffic` sends and receives, `demo_changes` splits, merges and kills, `demo_autoscale` has load
+that rises and falls by itself, `demo_spark` has the pipeline (`demo_pipeline` is the program that it runs),
+`demo_show` prints.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 import anabranch
 import anabranch.admin
 from anabranch import Backoff, ConnectionPolicy
+from scripts.demo_autoscale import scale_by_itself
 from scripts.demo_changes import Changes
 from scripts.demo_show import Show
 from scripts.demo_spark import Pipeline, PipelineFailed, is_possible
@@ -30,7 +32,7 @@ from tests.support.processes.cluster import ClusterProcesses
 
 TOPIC = "topic://public/default/orders"
 TOTALS = "topic://public/default/totals"
-RUN_S_MAX = 240.0
+RUN_S_MAX = 300.0
 MIB = 1 << 20
 QUICK = ConnectionPolicy(backoff=Backoff(initial=0.02, maximum=0.5))
 
@@ -39,6 +41,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--messages", type=int, default=40_000)
     options.add_argument("--rate", type=int, default=2_000, help="messages a second")
+    options.add_argument("--scale-seconds", type=float, default=60.0, help="how long load rises and falls by itself")
     options.add_argument("--without-spark", action="store_true", help="leave the pipeline out")
     options.add_argument("--keep", action="store_true", help="keep the data directory and the brokers' logs")
     arguments = options.parse_args()
@@ -47,7 +50,8 @@ def main() -> int:
     cluster = ClusterProcesses(folder, 2)
     try:
         with_spark = not arguments.without_spark and is_possible()
-        return asyncio.run(demo(cluster, show, arguments.messages, arguments.rate, folder if with_spark else None))
+        spark = folder if with_spark else None
+        return asyncio.run(demo(cluster, show, arguments.messages, arguments.rate, spark, arguments.scale_seconds))
     finally:
         cluster.close()
         if arguments.keep:
@@ -56,7 +60,9 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def demo(cluster: ClusterProcesses, show: Show, messages: int, rate: int, spark: Path | None) -> int:
+async def demo(
+    cluster: ClusterProcesses, show: Show, messages: int, rate: int, spark: Path | None, scale_seconds: float
+) -> int:
     """`spark`: where the pipeline may keep its files; None: without it."""
     show.title("Anabranch demo", "an elastic topic on two brokers: splits, merges, one kill -9, every key in order")
     began = time.monotonic()
@@ -90,6 +96,7 @@ async def demo(cluster: ClusterProcesses, show: Show, messages: int, rate: int, 
                     await producer.flush(timeout=30)
                 await readers.wait_all(orders, show)
                 held = report(orders, readers, changes, show)
+                held &= await scale_by_itself(client, admin, scale_seconds, show)
                 if pipeline is not None:
                     show.progress("the pipeline reads what is left")
                     held &= report_pipeline(await pipeline.finish(), orders.confirmed, show)
