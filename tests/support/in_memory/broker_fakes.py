@@ -244,12 +244,17 @@ def keyed(
     lookahead_max: int = 1_000,
     sticky: bool = False,
     allow_out_of_order: bool = False,
+    delay: Callable[[StoredEntry], int] | None = None,
+    delayed_max: int = 1_000,
 ) -> KeyedDispatcher:
     """Entry n has one of `slots` slots, spread over the ring."""
     step = 65_536 // slots
     return KeyedDispatcher(
         log.cursor,
         slot_of=lambda entry: entry.position.entry % slots * step,
+        delayed=DelayedEntries(delayed_max),
+        deliver_at_of=delay or (lambda entry: 0),
+        now_ms=lambda: 1_000,
         sticky=sticky,
         allow_out_of_order=allow_out_of_order,
         unacked_max=unacked_max,

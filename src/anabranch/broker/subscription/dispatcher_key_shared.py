@@ -7,6 +7,9 @@ Three rules keep the order of a slot:
    queue behind it;
 3. stashed entries are read again when something changes for their slot: an ack, new permits, another owner.
 With `allow_out_of_order` rule 1 does not apply. Reading continues past blocked slots, up to a bound of stashed entries.
+
+An entry with a delivery time is put aside and later entries of its slot are delivered, as in Pulsar. When it is due, it
+is stashed, so that rules 1 and 3 hold for it again.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from anabranch.broker.errors import ConsumerBusy
 from anabranch.broker.subscription.consumer import Consumer
 from anabranch.broker.subscription.consumer_selectors import HashRing, StickyRanges
+from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.broker.subscription.dispatcher import Acks, ReadForward, ReadThese, Want, after, room_left
 from anabranch.model.position import Position
 from anabranch.storage.topic.topic_log import StoredEntry
@@ -30,6 +34,9 @@ class KeyedDispatcher:
         acks: Acks,
         *,
         slot_of: Callable[[StoredEntry], int],
+        delayed: DelayedEntries,
+        deliver_at_of: Callable[[StoredEntry], int],
+        now_ms: Callable[[], int],
         sticky: bool,
         allow_out_of_order: bool,
         unacked_max: int,
@@ -41,6 +48,10 @@ class KeyedDispatcher:
         self.redeliveries: dict[Position, int] = {}
         self._acks = acks
         self._slot_of = slot_of
+        self.delayed = delayed
+        self._deliver_at_of = deliver_at_of
+        self._now_ms = now_ms
+        self._delayed_slots: dict[Position, int] = {}
         self._ring: HashRing[Consumer] = HashRing()
         self._ranges: StickyRanges[Consumer] | None = StickyRanges() if sticky else None
         self._allow_out_of_order = allow_out_of_order
@@ -114,7 +125,7 @@ class KeyedDispatcher:
                 again.extend(self._stash[slot][:REPLAY_STEP])
         if again:
             return ReadThese(tuple(sorted(again)))
-        if self._stashed >= self._lookahead_max:
+        if self._stashed >= self._lookahead_max or self.delayed.is_full:
             return None
         return ReadForward(self.read_position)
 
@@ -148,7 +159,11 @@ class KeyedDispatcher:
 
     def _offer_new(self, entry: StoredEntry) -> None:
         slot = self._slot_of(entry)
-        if slot not in self._stash and (taker := self._taker(slot)) is not None:
+        deliver_at = self._deliver_at_of(entry)
+        if deliver_at and deliver_at > self._now_ms():
+            self.delayed.add(deliver_at, entry.position)
+            self._delayed_slots[entry.position] = slot
+        elif slot not in self._stash and (taker := self._taker(slot)) is not None:
             self._deliver(taker, entry, slot)
         else:
             self._stash_entry(slot, entry.position)
@@ -215,6 +230,14 @@ class KeyedDispatcher:
             positions.append(position)
         self._stashed += 1
 
+    def release(self, positions: Iterable[Position]) -> None:
+        """Deliver delayed entries that are due."""
+        for position in positions:
+            slot = self._delayed_slots.pop(position, None)
+            if slot is not None:
+                self._stash_entry(slot, position)
+                self._retry.add(slot)
+
     def give_back(self, want: Want) -> None:
         """Stashed entries stay stashed until they are delivered; try their slots again."""
         if isinstance(want, ReadThese):
@@ -230,6 +253,8 @@ class KeyedDispatcher:
         self._retry.clear()
         self._holders.clear()
         self._unready_owners.clear()
+        self.delayed.clear()
+        self._delayed_slots.clear()
         self.redeliveries.clear()
         self.read_position = self._acks.first_unacked()
         for consumer in self.consumers:

@@ -94,7 +94,7 @@ class Subscription:
             self._dispatcher.unacked_max = self._unacked_max
         for consumer in self.consumers:
             consumer.unacked_max = policies.unacked_per_consumer_max
-        if self._delays and not policies.delays and isinstance(self._dispatcher, SharedDispatcher):
+        if self._delays and not policies.delays and isinstance(self._dispatcher, SharedDispatcher | KeyedDispatcher):
             self._dispatcher.release(self._delayed.due(NEVER_MS))
         self._delays = policies.delays
         self.pump()
@@ -205,6 +205,9 @@ class Subscription:
                 return KeyedDispatcher(
                     self.cursor,
                     slot_of=slot_of,
+                    delayed=self._delayed,
+                    deliver_at_of=self._deliver_at,
+                    now_ms=self._clock.now_ms,
                     sticky=spec.key_shared.is_sticky,
                     allow_out_of_order=spec.key_shared.allow_out_of_order,
                     unacked_max=self._unacked_max,
@@ -306,7 +309,7 @@ class Subscription:
 
     def _delay_over(self) -> None:
         """The next delayed entry is due."""
-        if isinstance(self._dispatcher, SharedDispatcher):
+        if isinstance(self._dispatcher, SharedDispatcher | KeyedDispatcher):
             self._dispatcher.release(self._delayed.due(self._clock.now_ms()))
             self.pump()
 

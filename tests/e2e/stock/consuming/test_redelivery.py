@@ -236,12 +236,13 @@ def test_dead_letter_acks_the_original(client: pulsar.Client, topic: str) -> Non
     assert receive_rest(client.subscribe(topic, "s", SHARED)) == []
 
 
-def test_deliver_after_on_shared(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=lambda kind: kind.name)
+def test_deliver_after_lets_the_next_message_pass(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> None:
+    consumer = client.subscribe(topic, "s", kind, initial_position=EARLIEST)
     producer = client.create_producer(topic)
     began = time.monotonic()
-    producer.send(b"later", deliver_after=timedelta(seconds=1.5))
-    producer.send(b"now")
+    producer.send(b"later", partition_key="k", deliver_after=timedelta(seconds=1.5))
+    producer.send(b"now", partition_key="k")
     received = []
     for _ in range(2):
         message = consumer.receive(RECEIVE_MS)
@@ -251,12 +252,13 @@ def test_deliver_after_on_shared(client: pulsar.Client, topic: str) -> None:
     assert 1.45 <= received[1][1] < 10.0
 
 
-def test_deliver_at_orders_by_time(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=lambda kind: kind.name)
+def test_deliver_at_orders_by_time(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> None:
+    consumer = client.subscribe(topic, "s", kind, initial_position=EARLIEST)
     producer = client.create_producer(topic)
     now_ms = int(time.time() * 1000)
     for delay_ms in (1_800, 600, 1_200):
-        producer.send(str(delay_ms).encode(), deliver_at=now_ms + delay_ms)
+        producer.send(str(delay_ms).encode(), partition_key="k", deliver_at=now_ms + delay_ms)
     assert receive_data(consumer, 3) == [b"600", b"1200", b"1800"]
     assert int(time.time() * 1000) >= now_ms + 1_800
 
@@ -276,10 +278,13 @@ def test_ordered_types_do_not_delay(client: pulsar.Client, topic: str, kind: pul
     assert data(receive_all(consumer, 2)) == [b"first", b"second"]
 
 
-def test_delayed_message_waits_for_a_late_consumer(client: pulsar.Client, topic: str) -> None:
-    client.subscribe(topic, "s", SHARED, initial_position=EARLIEST).close()
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=lambda kind: kind.name)
+def test_delayed_message_waits_for_a_late_consumer(
+    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
+) -> None:
+    client.subscribe(topic, "s", kind, initial_position=EARLIEST).close()
     began = time.monotonic()
     client.create_producer(topic).send(b"x", deliver_after=timedelta(seconds=1))
-    consumer = client.subscribe(topic, "s", SHARED)
+    consumer = client.subscribe(topic, "s", kind)
     assert receive_data(consumer, 1) == [b"x"]
     assert time.monotonic() - began >= 0.95

@@ -542,3 +542,59 @@ def test_mixed_policies_are_refused() -> None:
     with pytest.raises(ConsumerAssignFailed):
         shell.join(make_consumer(KEY_SHARED, 2, ranges=((5, 30),)))
     assert len(shell.dispatcher.consumers) == 1
+
+
+def test_key_shared_delays_an_entry_and_delivers_later_ones_of_its_slot() -> None:
+    log = ListLog(3)
+    dispatcher = keyed(log, delay=lambda entry: 5_000 if entry.position.entry == 0 else 0)
+    shell = Shell(dispatcher, log)
+    consumer = shell.join(make_consumer(KEY_SHARED, permits=10))
+    shell.pump()
+    assert numbers(peer_of(consumer).messages()) == [1, 2]
+    assert dispatcher.delayed.due(4_999) == []
+    dispatcher.release(dispatcher.delayed.due(5_000))
+    shell.pump()
+    assert numbers(peer_of(consumer).messages()) == [0]
+
+
+def test_key_shared_delayed_entry_that_is_due_waits_for_the_former_owner() -> None:
+    log = ListLog(2)
+    dispatcher = keyed(log, delay=lambda entry: 5_000 if entry.position.entry == 0 else 0)
+    shell = Shell(dispatcher, log)
+    first = shell.join(make_consumer(KEY_SHARED, 1, permits=10))
+    shell.pump()
+    number, second = 2, first
+    while dispatcher.owner(0) is first:  # until a consumer joins that takes the slot over
+        second = shell.join(make_consumer(KEY_SHARED, number, permits=10))
+        number += 1
+    second = dispatcher.owner(0) or second
+    dispatcher.release(dispatcher.delayed.due(5_000))
+    shell.pump()
+    assert peer_of(second).messages() == []
+    shell.ack(first, Position(7, 1))
+    shell.pump()
+    assert numbers(peer_of(second).messages()) == [0]
+
+
+def test_key_shared_stops_reading_when_too_many_entries_are_delayed() -> None:
+    log = ListLog(10)
+    dispatcher = keyed(log, delay=lambda entry: 5_000, delayed_max=3)
+    shell = Shell(dispatcher, log, entries_max=1)
+    shell.join(make_consumer(KEY_SHARED, permits=10))
+    shell.pump()
+    assert dispatcher.read_position == Position(7, 3)
+    dispatcher.release(dispatcher.delayed.due(5_000))
+    assert isinstance(dispatcher.wants(), ReadThese)
+
+
+def test_key_shared_delayed_entry_is_read_again_after_all_consumers_left() -> None:
+    log = ListLog(1)
+    dispatcher = keyed(log, delay=lambda entry: 5_000)
+    shell = Shell(dispatcher, log)
+    shell.leave(shell.join(make_consumer(KEY_SHARED, 1, permits=10)))
+    consumer = shell.join(make_consumer(KEY_SHARED, 2, permits=10))
+    shell.pump()
+    assert len(dispatcher.delayed) == 1
+    dispatcher.release(dispatcher.delayed.due(5_000))
+    shell.pump()
+    assert numbers(peer_of(consumer).messages()) == [0]
