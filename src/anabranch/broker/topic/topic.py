@@ -50,6 +50,7 @@ from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.topic.topic_log import TopicLog
+from anabranch.storage.topic.topic_log import TopicTerminated as LogTerminated
 
 log = get_logger(__name__)
 
@@ -188,6 +189,10 @@ class Topic:
         return not self.producers and not self.log.chain.entries
 
     @property
+    def created_ms(self) -> int:
+        return self.log.created_ms
+
+    @property
     def messages_in(self) -> int:
         return self.publisher.messages_in
 
@@ -269,7 +274,9 @@ class Topic:
 
     def _failed(self, error: Error) -> None:
         """An append failed: every producer must reconnect and resend, in order, what has no receipt."""
-        if not self._failing:
+        if isinstance(error, LogTerminated):  # the message met the termination of its topic
+            log.debug("message refused, the topic is terminated", extra={"topic": str(self.name)})
+        elif not self._failing:
             self._failing = True
             log.error("append failed, producers are closed", extra={"topic": str(self.name), "reason": error.reason})
         self.topic_producers.close_all(notify=partial(notify_reason, error))

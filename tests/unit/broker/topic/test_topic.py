@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -168,6 +169,19 @@ async def test_terminated_topic_takes_no_producer() -> None:
     await topic.terminate()
     with pytest.raises(TopicTerminated):
         await topic.add_producer(world.producer("a"), None)
+
+
+async def test_messages_that_meet_a_termination_log_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    producer = world.producer("a")
+    await topic.add_producer(producer, None)
+    ending = asyncio.create_task(topic.terminate())
+    await asyncio.sleep(0)  # appends are stopped, the record is not written yet
+    await world.publish(topic, 0, producer=producer)
+    await ending
+    assert not topic.producers
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # -- deduplication
