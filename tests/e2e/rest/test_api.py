@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import time
 import uuid
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ import pulsar
 import pytest
 
 from tests.support.processes.broker_process import HOST, BrokerProcess
+from tests.support.traffic.stock_calls import eventually
 from tests.support.traffic.stock_client import new_client
 
 ADMIN = "/admin/v2"
@@ -217,3 +219,40 @@ def test_lookup(broker: BrokerProcess, name: str) -> None:
     assert (status, found["brokerUrl"], found["httpUrl"]) == (200, broker.service_url, broker.http_url)
     assert ask(broker, "GET", f"/lookup/v2/topic/persistent/bad!/default/{name}")[0] == 412
     assert ask(broker, "GET", f"/lookup/v2/topic/other/public/default/{name}")[0] == 404
+
+
+def test_stats_have_times_of_the_topic_and_of_each_consumer(broker: BrokerProcess, name: str) -> None:
+    began = int(time.time() * 1000) - 1
+    client = new_client(broker.service_url)
+    try:
+        consumer = client.subscribe(f"persistent://public/default/{name}", "s")
+        producer = client.create_producer(f"persistent://public/default/{name}")
+        fresh = ask(broker, "GET", f"{path_of(name)}/stats")[1]["subscriptions"]["s"]["consumers"][0]
+        assert (fresh["lastConsumedTimestamp"], fresh["lastAckedTimestamp"]) == (0, 0)
+        assert fresh["firstConsumedFlowTimestamp"] == fresh["lastConsumedFlowTimestamp"] >= began
+        producer.send(b"x")
+        consumer.acknowledge(consumer.receive(10_000))
+
+        def stats() -> Any:
+            return ask(broker, "GET", f"{path_of(name)}/stats")[1]
+
+        eventually(lambda: stats()["subscriptions"]["s"]["consumers"][0]["lastAckedTimestamp"] > 0, what="the ack")
+        found = stats()
+    finally:
+        client.close()
+    now = int(time.time() * 1000) + 1
+    assert began <= found["topicCreationTimeStamp"] <= found["lastPublishTimeStamp"] <= now
+    one = found["subscriptions"]["s"]
+    (its,) = one["consumers"]
+    assert its["firstMessagesSentTimestamp"] == its["lastConsumedTimestamp"] <= its["lastAckedTimestamp"] <= now
+    assert its["lastAckedTime"].endswith("Z") and its["lastConsumedTime"].endswith("Z")
+    assert one["lastConsumedFlowTimestamp"] == its["lastConsumedFlowTimestamp"] >= began
+    assert one["lastAckedTimestamp"] >= began
+
+
+def test_creation_time_of_a_topic_survives_an_unload(broker: BrokerProcess, name: str) -> None:
+    assert ask(broker, "PUT", path_of(name))[0] == 204
+    before = ask(broker, "GET", f"{path_of(name)}/stats")[1]["topicCreationTimeStamp"]
+    assert before > 0
+    assert ask(broker, "PUT", f"{path_of(name)}/unload")[0] == 204
+    assert ask(broker, "GET", f"{path_of(name)}/stats")[1]["topicCreationTimeStamp"] == before

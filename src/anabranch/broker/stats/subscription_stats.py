@@ -85,6 +85,9 @@ def _flow(subscription: Subscription | MemorySubscription, sample: SubscriptionS
         "msgOutCounter": messages_out,
         "msgRateRedeliver": sample.rates[3],
         "messageAckRate": sample.rates[2],
+        "lastConsumedFlowTimestamp": max(
+            (one.times.flow_ms for one in subscription.consumers), default=subscription.departed.flow_ms
+        ),
         "lastConsumedTimestamp": sample.out_ms,
         "lastAckedTimestamp": sample.acked_ms,
         "lastMarkDeleteAdvancedTimestamp": sample.mark_ms,
@@ -150,7 +153,7 @@ async def _earliest(topic: Topic, subscription: Subscription) -> int:
 
 
 def consumer_stats(consumer: Consumer, now_ms: int) -> dict[str, Any]:
-    since = consumer.connected_ms
+    since, times = consumer.connected_ms, consumer.times
     return {
         "msgRateOut": rate_since(consumer.messages_out, since, now_ms),
         "msgThroughputOut": rate_since(consumer.bytes_out, since, now_ms),
@@ -162,6 +165,13 @@ def consumer_stats(consumer: Consumer, now_ms: int) -> dict[str, Any]:
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked_messages,
         "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
+        "firstConsumedFlowTimestamp": times.first_flow_ms,
+        "lastConsumedFlowTimestamp": times.flow_ms,
+        "firstMessagesSentTimestamp": times.first_out_ms,
+        "lastConsumedTimestamp": times.out_ms,
+        "lastConsumedTime": when(times.out_ms),
+        "lastAckedTimestamp": times.acked_ms,
+        "lastAckedTime": when(times.acked_ms),
         "address": consumer.peer.address,
         "connectedSince": when(since),
         "clientVersion": consumer.peer.client_version,

@@ -72,6 +72,31 @@ class SubscribeRequest:
     properties: Mapping[str, str]
 
 
+@dataclass(slots=True)
+class LastUse:
+    """Times of one consumer's activity in ms; 0: never. Deliveries are timed by the samples that see them."""
+
+    first_flow_ms: int = 0
+    flow_ms: int = 0
+    first_out_ms: int = 0
+    out_ms: int = 0
+    acked_ms: int = 0
+    _seen_out: int = 0
+    _seen_acked: int = 0
+
+    def flowed(self, now_ms: int) -> None:
+        self.flow_ms = now_ms
+        self.first_flow_ms = self.first_flow_ms or now_ms
+
+    def sampled(self, messages_out: int, messages_acked: int, now_ms: int) -> None:
+        """The consumer's counters now."""
+        if messages_out > self._seen_out:
+            self._seen_out, self.out_ms = messages_out, now_ms
+            self.first_out_ms = self.first_out_ms or now_ms
+        if messages_acked > self._seen_acked:
+            self._seen_acked, self.acked_ms = messages_acked, now_ms
+
+
 class Pending(NamedTuple):
     messages: int  # still unacknowledged in this entry
     slot: int  # hash slot (Key_Shared), else -1
@@ -81,8 +106,8 @@ class Pending(NamedTuple):
 class Consumer:
     __slots__ = (
         "peer", "spec", "consumer_id", "name", "permits", "pending", "unacked_messages", "unacked_max", "epoch",
-        "messages_out", "bytes_out", "messages_acked", "messages_redelivered", "connected_ms", "_tracks_all", "closed",
-        "lost_track", "is_lost", "in_hand", "_runs",
+        "messages_out", "bytes_out", "messages_acked", "messages_redelivered", "connected_ms", "times", "_tracks_all",
+        "closed", "lost_track", "is_lost", "in_hand", "_runs",
     )  # fmt: skip
 
     def __init__(self, peer: ClientConnection, spec: ConsumerSpec, unacked_max: int, connected_ms: int) -> None:
@@ -100,6 +125,7 @@ class Consumer:
         self.messages_acked = 0
         self.messages_redelivered = 0
         self.connected_ms = connected_ms
+        self.times = LastUse()
         self._tracks_all = spec.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
         self.closed = False
         self._runs = MessageRuns(spec.consumer_id, spec.partition)
@@ -229,16 +255,18 @@ class Consumer:
 class Departed:
     """Summed counters of former consumers of a subscription, so that totals never shrink."""
 
-    __slots__ = ("bytes_out", "messages_acked", "messages_out", "messages_redelivered")
+    __slots__ = ("bytes_out", "flow_ms", "messages_acked", "messages_out", "messages_redelivered")
 
     def __init__(self) -> None:
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_acked = 0
         self.messages_redelivered = 0
+        self.flow_ms = 0  # the last FLOW of any of them
 
     def add(self, consumer: Consumer) -> None:
         self.messages_out += consumer.messages_out
         self.bytes_out += consumer.bytes_out
         self.messages_acked += consumer.messages_acked
         self.messages_redelivered += consumer.messages_redelivered
+        self.flow_ms = max(self.flow_ms, consumer.times.flow_ms)

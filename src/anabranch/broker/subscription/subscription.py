@@ -248,6 +248,7 @@ class Subscription:
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.permits += permits
+        consumer.times.flowed(self._clock.now_ms())
         self.pump()
 
     def pump(self) -> None:

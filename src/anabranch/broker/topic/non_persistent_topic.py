@@ -35,8 +35,11 @@ from anabranch.storage.topic.topic_log import StoredEntry
 
 
 class MemorySubscription:
-    def __init__(self, name: str, spec: ConsumerSpec, partition: int, mark_active: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, spec: ConsumerSpec, partition: int, clock: Clock, mark_active: Callable[[], None]
+    ) -> None:
         self.name = name
+        self._clock = clock
         self._mark_active = mark_active
         self.type = spec.type
         self.consumers: list[Consumer] = []
@@ -105,6 +108,7 @@ class MemorySubscription:
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.permits += permits
+        consumer.times.flowed(self._clock.now_ms())
 
     def pump(self) -> None:
         """No entry waits for dispatch."""
@@ -166,6 +170,7 @@ class NonPersistentTopic:
         self.subscriptions: dict[str, MemorySubscription] = {}
         self.producers: dict[str, Producer] = {}
         self.used_at = clock.monotonic()
+        self.created_ms = clock.now_ms()
         self.messages_in = 0
         self.bytes_in = 0
         self._settings = settings
@@ -311,7 +316,9 @@ class NonPersistentTopic:
         if subscription is None or (not subscription.consumers and subscription.type is not request.spec.type):
             if subscription is None:
                 check_subscription(self.policies, None, len(self.subscriptions), self.name)
-            subscription = MemorySubscription(request.name, request.spec, self.partition, weak_call(self._mark_active))
+            subscription = MemorySubscription(
+                request.name, request.spec, self.partition, self._clock, weak_call(self._mark_active)
+            )
         attached = sum(len(one.consumers) for one in self.subscriptions.values())
         check_consumer(self.policies, attached, len(subscription.consumers), self.name)
         consumer = Consumer(peer, request.spec, 0, self._clock.now_ms())

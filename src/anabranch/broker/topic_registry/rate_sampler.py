@@ -119,6 +119,8 @@ def _sample_subscription(
     subscription: Subscription | MemorySubscription, sample: SubscriptionSample, now: float, now_ms: int
 ) -> None:
     totals = delivery_totals(subscription)
+    for consumer in subscription.consumers:
+        consumer.times.sampled(consumer.messages_out, consumer.messages_acked, now_ms)
     if totals[0] > sample.totals[0]:
         sample.out_ms = now_ms
     if totals[2] > sample.totals[2]:

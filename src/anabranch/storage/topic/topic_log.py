@@ -229,6 +229,10 @@ class TopicLog:
         return self._owner.record.origin
 
     @property
+    def created_ms(self) -> int:
+        return self._owner.record.created_ms
+
+    @property
     def properties(self) -> dict[str, str]:
         return dict(self._owner.record.properties)
 

@@ -139,6 +139,7 @@ async def _take(
         garbage=tuple(sorted({*record.garbage, *emptied})),
         last=chain.last,
         origin=record.origin if record.state_ledgers else state_ledger,  # a topic that was ever opened has some
+        created_ms=record.created_ms if record.state_ledgers else now_ms,
         compacting=None,
         ownership_epoch=record.ownership_epoch if ownership_epoch is None else ownership_epoch,
     )

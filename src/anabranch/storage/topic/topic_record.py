@@ -50,6 +50,7 @@ class TopicRecord:
     origin: int = 0  # first ledger id of the topic; differs after it is created again; 0: not known
     trimmed_to: Position = EARLIEST  # last entry dropped by retention
     ownership_epoch: int = 0  # of the last owner in a cluster; a former owner must not open the topic again
+    created_ms: int = 0  # 0: created by a version that did not record it
     leaves_tombstone: bool = False  # the record of a deleted topic stays, with its properties and ownership epoch
 
     @property
@@ -81,6 +82,8 @@ def encode_record(record: TopicRecord) -> bytes:
         value["compacting"] = record.compacting
     if record.origin:
         value["origin"] = record.origin
+    if record.created_ms:
+        value["createdMs"] = record.created_ms
     if record.trimmed_to != EARLIEST:
         value["trimmedTo"] = list(record.trimmed_to)
     if record.ownership_epoch:
@@ -107,6 +110,7 @@ def decode_record(data: bytes) -> TopicRecord:
             compacted=None if compacted is None else CompactedRow.load(compacted),
             compacting=None if compacting is None else int(compacting),
             origin=int(value.get("origin", 0)),
+            created_ms=int(value.get("createdMs", 0)),
             trimmed_to=Position(*value.get("trimmedTo", EARLIEST)),
             ownership_epoch=int(value.get("tenure", 0)),
             leaves_tombstone=bool(value.get("grave", False)),
