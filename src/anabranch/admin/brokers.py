@@ -65,7 +65,7 @@ class Brokers(Group):
         return await self._object("GET", brokers_url("internal-configuration"))
 
     async def check_backlog_quotas(self) -> None:
-        await self._done("GET", brokers_url("backlogQuotaCheck"))
+        await self._done("GET", brokers_url("backlog-quota-check"))
 
     async def topic_stats(self) -> Any:
         """Stats of all loaded topics."""

@@ -65,8 +65,10 @@ def test_quotas_are_checked_on_request(start_broker: StartBroker) -> None:
     )
     rest.expect("POST", "/topics/persistent/public/default/t", {"messages": [{"payload": "old"}]})
 
+    rest.expect("GET", f"{BROKERS}/backlogQuotaCheck")  # what pulsar-admin asks
+
     def is_evicted() -> bool:
-        rest.expect("GET", f"{BROKERS}/backlogQuotaCheck")
+        rest.expect("GET", f"{BROKERS}/backlog-quota-check")
         return bool(rest.expect("GET", f"{topic}/stats")["subscriptions"]["s"]["msgBacklog"] == 0)
 
     eventually(is_evicted, what="the old message is passed over")

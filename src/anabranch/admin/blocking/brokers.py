@@ -66,7 +66,7 @@ class Brokers(Group):
         return self._object("GET", brokers_url("internal-configuration"))
 
     def check_backlog_quotas(self) -> None:
-        self._done("GET", brokers_url("backlogQuotaCheck"))
+        self._done("GET", brokers_url("backlog-quota-check"))
 
     def topic_stats(self) -> Any:
         """Stats of all loaded topics."""

@@ -93,7 +93,7 @@ BROKERS = (
     Verb(
         name="backlog-quota-check",
         help="Look at all backlog quotas now, not with the next sweep.",
-        path="/admin/v2/brokers/backlogQuotaCheck",
+        path="/admin/v2/brokers/backlog-quota-check",
         done="looked at all backlog quotas",
     ),
 )
