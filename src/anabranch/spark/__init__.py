@@ -10,6 +10,7 @@
 | `source` | reading: planning, admission, read tasks, the stream reader |
 | `sink` | writing: write tasks, replay check |
 | `jobs` | `copy`, `audit`, `stats`, `simulate` |
+| `registration` | which Python the workers run |
 | `lag_listener` | lag of streaming queries, for metrics |
 
 `from anabranch.spark import register; register(spark)`, or install the package where Spark runs: Spark finds the module
@@ -56,9 +57,12 @@ _PUBLIC = {
 
 
 def register(spark: Any) -> None:
-    """Make the format `anabranch` known to a session, also a remote one (Spark Connect)."""
+    """Make the format `anabranch` known to a session, also a remote one (Spark Connect).
+
+    Raises an error that names `PYSPARK_PYTHON` if the Python of Spark's workers does not have this package.
+    """
     source = _imported("data_source").AnabranchSource
-    spark.dataSource.register(source)
+    _imported("registration").register_source(spark, source)
 
 
 def __getattr__(name: str) -> Any:
