@@ -5,7 +5,7 @@ from __future__ import annotations
 from anabranch.model.errors import Error
 from anabranch.protocol.pulsar_pb2 import ServerError
 
-__all__ = ["SERVER_ERROR_BY_CODE", "ServerError", "refusal_code", "server_error"]
+__all__ = ["SERVER_ERROR_BY_CODE", "ServerError", "is_cpp", "refusal_code", "server_error"]
 
 # Chosen by the reaction of stock clients: the C++ client retries InvalidTopicName and MetadataError until its operation
 # times out, but reports NotAllowedError at once, so permanent failures are NotAllowedError.
@@ -58,7 +58,12 @@ def refusal_code(client_version: str) -> ServerError:
     The C++ client, and Python's, which is built on it, knows only one such error. After any other one it reconnects and
     sends the same message again, for ever.
     """
-    return ServerError.ChecksumError if "CPP" in client_version else ServerError.NotAllowedError
+    return ServerError.ChecksumError if is_cpp(client_version) else ServerError.NotAllowedError
+
+
+def is_cpp(client_version: str) -> bool:
+    """Whether it is the C++ client, or one that is built on it (Python, Node)."""
+    return "CPP" in client_version
 
 
 def server_error(error: Error) -> ServerError:

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from anabranch.model.errors import Error
 
-ANONYMOUS_METHODS = ("", "none")
 DATA_BYTES_MAX = 64 * 1024
 
 
@@ -61,7 +60,8 @@ class CertificateMethod:
 
 
 class Authenticator:
-    """All enabled methods. Wrong credentials are refused even if there is an anonymous role."""
+    """All enabled methods. What presents none of them has the anonymous role, if there is one, as in Pulsar. Wrong
+    credentials of an enabled method are refused even then."""
 
     def __init__(self, methods: Mapping[str, Method], anonymous_role: str | None = None) -> None:
         self.methods = dict(methods)
@@ -84,11 +84,11 @@ class Authenticator:
         method = self.methods.get(credentials.method)
         if method is not None:
             return await method.identify(credentials, now_ms)
-        if credentials.method not in ANONYMOUS_METHODS:
+        if self._anonymous is not None:
+            return Identity(self._anonymous, "anonymous")
+        if credentials.method not in ("", "none"):
             raise Unauthenticated(f"authentication method {credentials.method[:32]!r} is not enabled")
-        if self._anonymous is None:
-            raise Unauthenticated("authentication is required")
-        return Identity(self._anonymous, "anonymous")
+        raise Unauthenticated("authentication is required")
 
 
 def http_credentials(authorization: str | None, certificate_name: str | None, certificates_count: bool) -> Credentials:
@@ -101,7 +101,7 @@ def http_credentials(authorization: str | None, certificate_name: str | None, ce
             case "basic":
                 return Credentials("basic", _decoded(value.strip()), certificate_name)
             case _:
-                raise Unauthenticated("the Authorization header is neither Bearer nor Basic")
+                return Credentials(f"HTTP {scheme}", b"", certificate_name)
     if certificate_name is not None and certificates_count:
         return Credentials(CertificateMethod.name, b"", certificate_name)
     return Credentials("none")

@@ -1,13 +1,14 @@
 """The stock client against brokers with security switched on: token, basic, TLS, mTLS, permissions, HTTP lookup.
 
-The C++ client does not report wrong credentials at once: it dials again until its operation timeout, so a refusal is a
-timeout or a connection error, and the tests that expect one use short timeouts.
+A refused TLS handshake or HTTP lookup is a timeout or a connection error for the C++ client, which connects again until
+its operation timeout. The tests that expect one use short timeouts.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -161,9 +162,14 @@ def test_a_good_token(guarded: Guarded, connect: NewClient) -> None:
     ids=["nothing", "rubbish", "forged", "expired", "wrong password", "unknown user"],
 )
 def test_bad_credentials(guarded: Guarded, connect: NewClient, authentication: Any) -> None:
-    client = connect(guarded.process.service_url, authentication, operation_timeout_seconds=SHORT_S)
-    found = refused(client, "persistent://public/default/never")
-    assert isinstance(found, (pulsar.Timeout, pulsar.ConnectError, pulsar.AuthenticationError))
+    client = connect(guarded.process.service_url, authentication, operation_timeout_seconds=60)
+    began = time.monotonic()
+    for _ in range(2):
+        found = refused(client, "persistent://public/default/never")
+        assert isinstance(found, pulsar.AuthenticationError), "the broker says so on the first request"
+    with pytest.raises(pulsar.AuthenticationError):
+        client.subscribe("persistent://public/default/never", "s")
+    assert time.monotonic() - began < 30, "it was not a timeout"
     assert guarded.admin("GET", f"{topic_path('persistent://public/default/never')}/stats")[0] == 404
 
 
@@ -366,6 +372,50 @@ def test_grants_survive_a_restart(tmp_path: Path, connect: NewClient) -> None:
         assert isinstance(refused(client, f"{namespace}/t"), pulsar.AuthorizationError)
     finally:
         made.process.close()
+
+
+@pytest.fixture
+def anonymous(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker with passwords, where all others have the role `guest`."""
+    settings = {
+        "security.methods": "basic",
+        "security.basic_file": str(write_htpasswd(tmp_path)),
+        "security.authorization": "true",
+        "security.superusers": "alice",
+        "security.anonymous_role": "guest",
+    }
+    arguments = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    with BrokerProcess(tmp_path / "data", arguments=arguments) as process:
+        yield process
+
+
+@pytest.mark.parametrize("authentication", [None, token("root")], ids=["nothing", "a method that is not enabled"])
+def test_client_without_known_method_has_the_anonymous_role(
+    anonymous: BrokerProcess, connect: NewClient, authentication: Any
+) -> None:
+    client = connect(anonymous.service_url, authentication, operation_timeout_seconds=60)
+    began = time.monotonic()
+    assert isinstance(refused(client, "persistent://public/default/t"), pulsar.AuthorizationError)
+    assert time.monotonic() - began < 30, "it was not a timeout"
+    alice = urllib.request.Request(
+        f"{anonymous.http_url}/admin/v2/namespaces/public/default/permissions/guest",
+        data=b'["produce", "consume"]',
+        method="POST",
+        headers={
+            "Authorization": "Basic " + base64.b64encode(f"alice:{PASSWORDS['alice']}".encode()).decode(),
+            "Content-Type": "application/json",
+        },
+    )
+    with urllib.request.urlopen(alice, timeout=10) as answer:
+        assert answer.status == 204
+    round_trip(client, "persistent://public/default/t")
+    unknown = urllib.request.Request(
+        f"{anonymous.http_url}/lookup/v2/topic/persistent/public/default/t", headers={"Authorization": "Digest x"}
+    )
+    with urllib.request.urlopen(unknown, timeout=10) as answer:
+        assert answer.status == 200
+    wrong = connect(anonymous.service_url, pulsar.AuthenticationBasic("alice", "no"), operation_timeout_seconds=60)
+    assert isinstance(refused(wrong, "persistent://public/default/t"), pulsar.AuthenticationError)
 
 
 # -- HTTP

@@ -45,12 +45,10 @@ def connect(method: str, data: bytes = b"", *, refresh: bool = False, **fields: 
     flags = pb.FeatureFlags(supports_auth_refresh=True) if refresh else None
     return command(
         BaseCommand.CONNECT,
-        client_version="raw",
-        protocol_version=21,
+        **{"client_version": "raw", "protocol_version": 21, **fields},
         auth_method_name=method,
         auth_data=data,
         feature_flags=flags,
-        **fields,
     )
 
 
@@ -88,6 +86,36 @@ async def test_refusals(tmp_path: Path, first: bytes, caplog: pytest.LogCaptureF
         said = await expect_refused(client)
     for text in (said, *(f"{record.getMessage()} {vars(record)}" for record in caplog.records)):
         assert "eyJ" not in text and "rubbish" not in text and "root:root" not in text
+
+
+@pytest.mark.parametrize(
+    "first_request",
+    [
+        command(BaseCommand.PARTITIONED_METADATA, topic=TOPIC, request_id=7, metadata_auto_creation_enabled=True),
+        command(BaseCommand.LOOKUP, topic=TOPIC, request_id=7),
+        command(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=7),
+        command(BaseCommand.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=7),
+    ],
+    ids=["partitions", "lookup", "producer", "topics"],
+)
+async def test_cpp_client_is_refused_on_its_first_request(tmp_path: Path, first_request: bytes) -> None:
+    """It cannot see an ERROR before CONNECTED, and connects again until its operation timeout."""
+    async with guarded(tmp_path) as node, RawClient(node.service_url) as client:
+        client.write(connect("token", b"rubbish", client_version="Pulsar-CPP-v4.2.0"))
+        await client.expect(BaseCommand.CONNECTED)
+        client.write(first_request)
+        await client.wait_closed()
+        (answer,) = client.take_all()
+        assert answer.body.error == ServerError.AuthenticationError and answer.body.request_id == 7
+        assert list(node.services.topics) == []
+
+
+async def test_cpp_client_that_is_refused_may_send_no_messages(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as node, RawClient(node.service_url) as client:
+        client.write(connect("token", b"rubbish", client_version="Pulsar-CPP-v4.2.0"))
+        await client.expect(BaseCommand.CONNECTED)
+        client.send(1, b"x")
+        await client.wait_closed()
 
 
 async def test_nothing_counts_before_connected(tmp_path: Path) -> None:

@@ -142,20 +142,22 @@ async def test_each_method_accepts_only_its_own_credentials(tmp_path: Path, bloc
     both = Authenticator({"basic": method, "tls": CertificateMethod()}, "guest")
     assert (await both.identify(Credentials("none"), 0)).role == "guest"
     assert (await both.identify(Credentials("", b"", "node-1"), 0)).role == "guest"
+    assert (await both.identify(Credentials("token", b"x"), 0)).role == "guest", "the method is not enabled"
     assert (await both.identify(Credentials("tls", b"", "node-1"), 0)).role == "node-1"
     assert (await both.identify(basic("alice", PASSWORDS["alice"]), 0)).role == "alice"
     refused = [
         Credentials("tls"),
         basic("alice", "wrong"),
-        Credentials("token", b"x"),
         Credentials("basic", b"x" * 70_000),
     ]
     for credentials in refused:  # never the anonymous role
         with pytest.raises(Unauthenticated):
             await both.identify(credentials, 0)
-    assert (both.successes, both.failures) == (4, len(refused))
+    assert (both.successes, both.failures) == (5, len(refused))
     with pytest.raises(Unauthenticated):
         await Authenticator({"basic": method}).identify(Credentials("none"), 0)
+    with pytest.raises(Unauthenticated, match="'token' is not enabled"):
+        await Authenticator({"basic": method}).identify(Credentials("token", b"x"), 0)
 
 
 def test_credentials_of_http_requests() -> None:
@@ -165,6 +167,8 @@ def test_credentials_of_http_requests() -> None:
     assert from_http(None, "cn", True) == Credentials("tls", b"", "cn")
     assert from_http(None, "cn", False) == Credentials("none")
     assert from_http(None, None, True) == Credentials("none")
-    for header in ("", "Digest x", "Basic !!!", "Negotiate"):
+    for header in ("", "Digest x", "Negotiate"):  # no method has that name
+        assert from_http(header, None, True).method == f"HTTP {header.partition(' ')[0]}"
+    for header in ("Basic !!!", "Basic a"):
         with pytest.raises(Unauthenticated):
             from_http(header, "cn", True)

@@ -2,8 +2,10 @@
 
     CONNECT --> checked --> CONNECTED --> (credentials expire) AUTH_CHALLENGE --> AUTH_RESPONSE --> checked --> …
 
-A refusal is an ERROR without request id, then the connection is closed. The connection is also closed if the client
-cannot refresh its credentials, does not answer in time, or answers with another role.
+A refusal is an ERROR without request id, then the connection is closed. The C++ client cannot see that: it connects
+again until its operation timeout. It gets CONNECTED instead, and the refusal as the answer to its first request. The
+connection is also closed if the client cannot refresh its credentials, does not answer in time, or answers with another
+role.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from anabranch.protocol import replies
 from anabranch.protocol.commands import NO_REQUEST
 from anabranch.protocol.errors import BadCommand
 from anabranch.protocol.handshake import Peer
-from anabranch.protocol.server_errors import ServerError
+from anabranch.protocol.server_errors import ServerError, is_cpp
 from anabranch.runtime.clock import Clock, Timer
 from anabranch.runtime.logs import get_logger
 from anabranch.security.access_control import AccessControl
@@ -36,14 +38,17 @@ class AuthenticationFlow:
         clock: Clock,
         certificate_name: str | None,
         on_identified: Callable[[Identity], None],
+        on_refused: Callable[[Error], None],
     ) -> None:
-        """`on_identified` is called once, after the first success, and opens the connection."""
+        """`on_identified` is called once, after the first success, and opens the connection. `on_refused` answers the
+        client's requests with the refusal."""
         self.identity: Identity | None = None
         self._connection = connection
         self._guard = guard
         self._clock = clock
         self._certificate_name = certificate_name
         self._on_identified = on_identified
+        self._on_refused = on_refused
         self._server_version = ""
         self._peer: Peer | None = None
         self._challenged = False
@@ -121,5 +126,8 @@ class AuthenticationFlow:
             },
         )
         self.closed()
+        if self.identity is None and self._peer is not None and is_cpp(self._peer.client_version):
+            self._on_refused(error)
+            return
         self._connection.send(replies.error(NO_REQUEST, ServerError.AuthenticationError, error.reason))
         self._connection.close()

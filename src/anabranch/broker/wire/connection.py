@@ -13,6 +13,7 @@ from anabranch.broker.errors import TooManyRequests
 from anabranch.broker.services import SERVER_VERSION, Services
 from anabranch.broker.wire.authentication_flow import AuthenticationFlow
 from anabranch.model.errors import Error, NotAllowed
+from anabranch.model.names import TopicName
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand, read_command
 from anabranch.protocol.errors import BadCommand, ProtocolError
@@ -79,10 +80,13 @@ class Connection:
         features = broker_features(scalable_topics=is_scalable)
         self._handshake = Handshake(SERVER_VERSION, settings.message_bytes_max, features, checks=checks)
         self._authentication = (
-            AuthenticationFlow(self, services.guard, services.clock, stream.certificate_name, self._identified)
+            AuthenticationFlow(
+                self, services.guard, services.clock, stream.certificate_name, self._identified, self._refused
+            )
             if checks
             else None
         )
+        self._refusal: Error | None = None  # the client is not authenticated, and learns it on its first request
         if checks:
             self._decoder.allow(UNAUTHENTICATED_FRAME_BYTES_MAX)
         self._keepalive = Keepalive()
@@ -172,6 +176,9 @@ class Connection:
 
     def _other(self, kind: int, body: Any) -> None:
         """Handshake, keep-alive, and commands without a handler."""
+        if self._refusal is not None and kind not in (BaseCommand.PING, BaseCommand.PONG):
+            self._answer_refused(kind, body, self._refusal)
+            return
         answer = self._handshake.answer(kind, body)
         if answer is not None:
             if answer:
@@ -206,6 +213,24 @@ class Connection:
         self.send(self._handshake.accept())
         self._connected(self._handshake.peer)
 
+    def _refused(self, error: Error) -> None:
+        """Not authenticated: CONNECT is answered, and the first request with `error`. No command is handled."""
+        self._refusal = error
+        if self.is_open:
+            self.send(self._handshake.accept())
+
+    def _answer_refused(self, kind: int, body: Any, error: Error) -> None:
+        if not hasattr(body, "request_id"):
+            raise BadCommand(f"{BaseCommand.Type.Name(kind)} of a client that is not authenticated")
+        match kind:
+            case BaseCommand.LOOKUP:
+                self.send(replies.lookup_failed(body.request_id, server_error(error), error.reason))
+            case BaseCommand.PARTITIONED_METADATA:
+                self.send(replies.partitioned_metadata_failed(body.request_id, server_error(error), error.reason))
+            case _:
+                self.fail(body.request_id, error)
+        self.close()
+
     @property
     def identity(self) -> Identity | None:
         """Identity of the client; None if authentication is off."""
@@ -224,8 +249,8 @@ class Connection:
             log.warning("request not authorized", extra={"peer": self.address, "reason": error.reason})
             raise
 
-    async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
-        """Grants of a namespace (None: admins of the tenant) changed: close what is no longer allowed."""
+    async def permissions_changed(self, tenant: str | None, namespace: str | None) -> None:
+        """Grants of a namespace (None: admins of the tenant; of all tenants) changed: close what is not allowed now."""
         self.access_changes += 1
         for one in self._command_sets:
             await one.permissions_changed(tenant, namespace)
@@ -425,6 +450,11 @@ class Connection:
         return f"<Connection {self.address} {self.client_version!r}>"
 
 
+def concerns(name: TopicName, tenant: str | None, namespace: str | None) -> bool:
+    """Whether a change of this tenant and namespace (None: of any) concerns the topic."""
+    return tenant in (None, name.tenant) and namespace in (None, name.namespace_path)
+
+
 class CommandSet:
     """A group of commands on one connection. Subclasses declare their handlers; event methods do nothing by default."""
 
@@ -450,5 +480,5 @@ class CommandSet:
     def consumer_closed(self, consumer_id: int) -> None:
         """The broker closed one of this connection's consumers."""
 
-    async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+    async def permissions_changed(self, tenant: str | None, namespace: str | None) -> None:
         """When this returns, what a revoked grant had allowed is closed."""
