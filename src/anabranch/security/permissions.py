@@ -48,8 +48,8 @@ BODY_TOPICS_ADMIN = Need(Action.ADMINISTER, Scope.BODY_TOPICS)
 class Covered:
     """Acts only on a producer or consumer of the same connection, which needed `need` to be opened.
 
-    Revoking a grant through this broker closes what it opened; a change made by another broker is applied at the next
-    open. UNSUBSCRIBE and SEEK cannot be undone, so they are checked each time.
+    Revoking a grant closes what it opened, at every broker. UNSUBSCRIBE and SEEK cannot be undone, so they are checked
+    each time.
     """
 
     need: Need

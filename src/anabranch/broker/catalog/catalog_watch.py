@@ -2,15 +2,16 @@
 hints; no polling.
 
 A hint names a key; `TopicRegistry.apply_policies`, `TopicRegistry.apply_topic_policies` and
-`BrokerServer.permissions_changed` read its current value. After a gap in the hints everything that is loaded is
-checked. Schemas, partition counts and grants are read from the store on use, so they are never stale.
+`BrokerServer.permissions_changed` read its current value. After a gap in the hints everything that is loaded and every
+connection is checked. Permissions come first, because policies may take long to apply. Schemas, partition counts and
+grants are read from the store on use, so they are never stale.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -38,7 +39,7 @@ class LoadedTopics(Protocol):
 
 
 class OpenConnections(Protocol):
-    async def permissions_changed(self, tenant: str, namespace: str | None = None) -> None: ...
+    async def permissions_changed(self, tenant: str | None, namespace: str | None = None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -63,22 +64,33 @@ class Unread:
         elif change.key.startswith(f"{TOPIC_POLICIES}/"):
             self.topics[change.key] = None
 
-    def take(self, loaded: Iterable[TopicName]) -> tuple[list[str], list[str], list[TopicName]]:
-        """Namespaces, tenants and topics to check. What has no loaded topic is left out; a topic in one of the
-        namespaces too, because it is checked with its namespace."""
-        loaded = list(loaded)
-        namespaces, tenants = {name.namespace_path for name in loaded}, {name.tenant for name in loaded}
-        if not self.is_everything:
-            namespaces &= self.namespaces.keys()
-            tenants &= self.tenants.keys()
-        among = {namespace_at(key) for key in self.topics} - namespaces
-        by_key = {topic_policies_key(name): name for name in loaded if among and name.namespace_path in among}
-        topics = [name for key, name in by_key.items() if key in self.topics]
+    def take(self) -> Unread:
+        """What was noted; nothing is noted afterwards."""
+        taken = replace(self, namespaces=dict(self.namespaces), tenants=dict(self.tenants), topics=dict(self.topics))
         self.namespaces.clear()
         self.tenants.clear()
         self.topics.clear()
         self.is_everything = False
-        return sorted(namespaces), sorted(tenants), topics
+        return taken
+
+    def add(self, other: Unread) -> None:
+        self.namespaces.update(other.namespaces)
+        self.tenants.update(other.tenants)
+        self.topics.update(other.topics)
+        self.is_everything = self.is_everything or other.is_everything
+
+    def loaded_namespaces(self, loaded: Iterable[TopicName]) -> list[str]:
+        """Those with loaded topics: their policies have to be applied."""
+        found = {name.namespace_path for name in loaded}
+        return sorted(found if self.is_everything else found & self.namespaces.keys())
+
+    def loaded_topics(self, loaded: Iterable[TopicName]) -> list[TopicName]:
+        """Loaded topics with changed policies of their own. Those of the namespaces above are checked with them."""
+        if self.is_everything:
+            return []
+        among = {namespace_at(key) for key in self.topics} - self.namespaces.keys()
+        by_key = {topic_policies_key(name): name for name in loaded if among and name.namespace_path in among}
+        return [name for key, name in by_key.items() if key in self.topics]
 
 
 class CatalogWatch:
@@ -127,31 +139,34 @@ class CatalogWatch:
         while True:
             await self._noted.wait()
             self._noted.clear()
-            namespaces, tenants, topics = self._unread.take(self._topics.names())
+            changed = self._unread.take()
             try:
                 async with asyncio.timeout(APPLY_SECONDS):
-                    await self._apply(namespaces, tenants, topics)
+                    await self._apply(changed)
                 failures = 0
             except (StoreUnavailable, TimeoutError) as error:
                 log.warning("changed policies not applied; will be retried", extra={"reason": str(error)})
-                self._unread.namespaces.update(dict.fromkeys(namespaces))
-                self._unread.tenants.update(dict.fromkeys(tenants))
-                self._unread.topics.update(dict.fromkeys(map(topic_policies_key, topics)))
+                self._unread.add(changed)
                 self._noted.set()
                 failures += 1
                 await self._clock.sleep(self._patience.retry_after(failures, 0.5))
 
-    async def _apply(self, namespaces: list[str], tenants: list[str], topics: list[TopicName]) -> None:
-        for namespace in namespaces:
+    async def _apply(self, changed: Unread) -> None:
+        if changed.is_everything:
+            await self._connections.permissions_changed(None)
+        else:
+            for namespace in sorted(changed.namespaces):
+                await self._connections.permissions_changed(namespace.partition("/")[0], namespace)
+            for tenant in sorted(changed.tenants):
+                await self._connections.permissions_changed(tenant)
+        loaded = list(self._topics.names())
+        for namespace in changed.loaded_namespaces(loaded):
             try:
                 await self._topics.apply_policies(namespace)
             except NamespaceNotFound:
                 continue  # deleted; its topics are being closed
-            await self._connections.permissions_changed(namespace.partition("/")[0], namespace)
-        for topic in topics:
+        for topic in changed.loaded_topics(loaded):
             try:
                 await self._topics.apply_topic_policies(topic)
             except NamespaceNotFound:
                 continue
-        for tenant in tenants:
-            await self._connections.permissions_changed(tenant)

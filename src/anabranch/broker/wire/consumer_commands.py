@@ -22,7 +22,7 @@ from anabranch.broker.subscription.consumer import (
 from anabranch.broker.subscription.subscription import ACK_WORDS_MAX, Subscription
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription, NonPersistentTopic
 from anabranch.broker.topic_registry.factory import AnyTopic
-from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
+from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler, concerns
 from anabranch.broker.wire.schema_commands import wire_schema
 from anabranch.model.errors import Error, LimitExceeded, NotAllowed, NotReady
 from anabranch.model.names import TopicName, check_subscription_name
@@ -337,10 +337,10 @@ class ConsumerCommands(CommandSet):
     def consumer_closed(self, consumer_id: int) -> None:
         self._attached.pop(consumer_id, None)
 
-    async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+    async def permissions_changed(self, tenant: str | None, namespace: str | None) -> None:
         for consumer_id, attached in list(self._attached.items()):
             name = attached.topic.name
-            if name.tenant == tenant and namespace in (None, name.namespace_path):
+            if concerns(name, tenant, namespace):
                 await self._check_again(consumer_id, attached)
 
     async def _check_again(self, consumer_id: int, attached: Attached) -> None:

@@ -16,7 +16,7 @@ from anabranch.broker.schemas.registry import version_bytes
 from anabranch.broker.segment.owned_segment import segment_of
 from anabranch.broker.services import Services
 from anabranch.broker.topic_registry.factory import AnyTopic
-from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
+from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler, concerns
 from anabranch.broker.wire.schema_commands import wire_schema
 from anabranch.model.errors import Error, LimitExceeded, NotAllowed, NotReady
 from anabranch.model.names import TopicName, check_subscription_name
@@ -273,10 +273,10 @@ class ProducerCommands(CommandSet):
         self._closed_until = {known: until for known, until in self._closed_until.items() if until > now}
         self._closed_until[producer_id] = now + self._services.settings.keep_alive_seconds
 
-    async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+    async def permissions_changed(self, tenant: str | None, namespace: str | None) -> None:
         for producer_id, attached in list(self._attached.items()):
             name = attached.topic.name
-            if name.tenant == tenant and namespace in (None, name.namespace_path):
+            if concerns(name, tenant, namespace):
                 await self._check_again(producer_id, attached)
 
     async def _check_again(self, producer_id: int, attached: Attached) -> None:

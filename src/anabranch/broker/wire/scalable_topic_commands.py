@@ -10,7 +10,7 @@ from typing import Any
 
 from anabranch.broker.errors import ConsumerNotFound, TooManyRequests
 from anabranch.broker.services import Services
-from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
+from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler, concerns
 from anabranch.controller.interface import (
     AssignedSegments,
     ConsumerRegistration,
@@ -176,9 +176,9 @@ class ScalableCommands(CommandSet):
         self._sessions.clear()
         self._members.clear()
 
-    async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+    async def permissions_changed(self, tenant: str | None, namespace: str | None) -> None:
         for session_id, session in tuple(self._sessions.items()):
-            if not _concerns(session.topic, tenant, namespace):
+            if not concerns(session.topic, tenant, namespace):
                 continue
             try:
                 await self._connection.authorize(BaseCommand.SCALABLE_TOPIC_LOOKUP, Resource.of_topic(session.topic))
@@ -186,7 +186,7 @@ class ScalableCommands(CommandSet):
                 session.layout_failed(error)
                 self._forget(session_id)
         for consumer_id, member in tuple(self._members.items()):
-            if not _concerns(member.topic, tenant, namespace):
+            if not concerns(member.topic, tenant, namespace):
                 continue
             try:
                 await self._authorize_member(member.topic, member.wish.subscription)
@@ -332,7 +332,3 @@ class ScalableCommands(CommandSet):
         reports = [Report(one.segment_id, scalable.reached(one), one.completed) for one in body.segments]
         await self._registration(body.consumer_id).progressed(reports)
         self._connection.send(replies.success(body.request_id))
-
-
-def _concerns(topic: TopicName, tenant: str, namespace: str | None) -> bool:
-    return topic.tenant == tenant and namespace in (None, topic.namespace_path)

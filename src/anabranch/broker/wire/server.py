@@ -91,7 +91,7 @@ class BrokerServer:
             if self._per_address[host] <= 0:
                 del self._per_address[host]
 
-    async def permissions_changed(self, tenant: str, namespace: str | None = None) -> None:
+    async def permissions_changed(self, tenant: str | None, namespace: str | None = None) -> None:
         """When this returns, what a revoked grant had allowed is closed on every connection."""
         for connection in list(self._connections):
             await connection.permissions_changed(tenant, namespace)

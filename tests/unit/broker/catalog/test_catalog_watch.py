@@ -20,34 +20,42 @@ def changed(key: str) -> Change:
     return Change(ChangeKind.MODIFIED, key)
 
 
-def test_only_loaded_namespaces_are_checked_once() -> None:
+def test_policies_are_applied_to_loaded_namespaces_and_permissions_to_all() -> None:
     unread = Unread()
     for key in ("/namespaces/t/a", "/namespaces/t/a", "/namespaces/t/other", "/namespaces/t", "/tenants/u"):
         unread.note(changed(key))
-    assert unread.take([A, B]) == (["t/a"], ["u"], [])
-    assert not unread and unread.take([A, B]) == ([], [], [])
+    taken = unread.take()
+    assert taken.loaded_namespaces([A, B]) == ["t/a"]
+    assert (list(taken.namespaces), list(taken.tenants)) == (["t/a", "t/other"], ["u"])
+    assert taken and not unread and not unread.take()
 
 
 def test_changed_topic_policies_check_loaded_parts_of_the_topic_once() -> None:
     unread, parts = Unread(), [A.partition(0), A.partition(1), B]
     for name in (A, TopicName.parse("persistent://t/a/other"), TopicName.parse("persistent://not/loaded/x")):
         unread.note(changed(topic_policies_key(name)))
-    namespaces, tenants, topics = unread.take(parts)
-    assert (namespaces, tenants, [one.base for one in topics]) == ([], [], [A])
-    assert not unread
+    taken = unread.take()
+    assert (taken.loaded_namespaces(parts), list(taken.tenants)) == ([], [])
+    assert [one.base for one in taken.loaded_topics(parts)] == [A]
+    assert taken and not unread
 
 
 def test_topic_is_not_checked_again_after_its_namespace() -> None:
     unread = Unread()
     unread.note(changed(topic_policies_key(A)))
     unread.note(changed("/namespaces/t/a"))
-    assert unread.take([A, B]) == (["t/a"], [], [])
+    taken = unread.take()
+    assert (taken.loaded_namespaces([A, B]), taken.loaded_topics([A, B])) == (["t/a"], [])
 
 
 def test_gap_in_hints_checks_everything_loaded() -> None:
     unread = Unread()
     unread.note(Change(ChangeKind.INVALIDATED, "/namespaces"))
-    assert unread.take([A, B, A]) == (["t/a", "u/b"], ["t", "u"], [])
+    taken = unread.take()
+    assert taken.is_everything and taken.loaded_namespaces([A, B, A]) == ["t/a", "u/b"]
+    assert taken.loaded_topics([A, B]) == []
+    unread.add(taken)
+    assert unread.is_everything
 
 
 class Parts:
@@ -75,8 +83,8 @@ class Parts:
             raise StoreUnavailable("away")
         self._tell(f"topic {name}")
 
-    async def permissions_changed(self, tenant: str, namespace: str | None = None) -> None:
-        self._tell(f"permissions {namespace or tenant}")
+    async def permissions_changed(self, tenant: str | None, namespace: str | None = None) -> None:
+        self._tell(f"permissions {namespace or tenant or 'everywhere'}")
 
     def _tell(self, text: str) -> None:
         self.told.append(text)
@@ -97,8 +105,8 @@ async def test_changes_of_other_brokers_are_applied_with_retries() -> None:
         parts.failures = 2
         await other.put("/namespaces/u/b", b"{}", expected=ANY)
         await other.put("/namespaces/t/a", b"{}", expected=ANY)
-        await parts.wait("permissions t/a")
-        assert parts.told == ["policies t/a", "permissions t/a"], "the deleted one is passed over"
+        await parts.wait("policies t/a")
+        assert set(parts.told) == {"permissions t/a", "permissions u/b", "policies t/a"}, "one of them is deleted"
         await other.put("/tenants/u", b"{}", expected=ANY)
         await parts.wait("permissions u")
         parts.failures = 2
@@ -115,5 +123,5 @@ async def test_changes_during_a_gap_are_applied_afterwards() -> None:
         await other.put("/namespaces/t/a", b"{}", expected=ANY)
         assert parts.told == []
         mine.heal()
-        await parts.wait("permissions u")
-        assert parts.told == ["policies t/a", "permissions t/a", "permissions t", "permissions u"]
+        await parts.wait("policies t/a")
+        assert parts.told == ["permissions everywhere", "policies t/a"]
