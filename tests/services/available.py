@@ -17,6 +17,7 @@ from tests.services.cache import Unavailable
 from tests.services.process import Cluster, ServerFailed
 from tests.services.pulsar_admin import PulsarAdmin
 from tests.services.pulsar_broker import PulsarNode
+from tests.services.pulsar_go import GoClient
 from tests.services.pulsar_v4 import V4Client
 from tests.services.pulsar_v5 import V5Client
 
@@ -103,6 +104,14 @@ def pulsar_v5(service_url: str, folder: Path) -> V5Client:
         return V5Client(service_url, folder / "pulsar-v5.log")
     except Unavailable as error:
         give_up("pulsar-v5", error)
+
+
+def pulsar_go(url: str, *, token: str | None = None) -> GoClient:
+    """Pulsar's Go client for a broker."""
+    try:
+        return GoClient(url, token=token)
+    except Unavailable as error:
+        give_up("pulsar-go", error)
 
 
 def pulsar_broker_node(folder: Path) -> PulsarNode:
