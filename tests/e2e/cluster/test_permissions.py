@@ -148,7 +148,8 @@ def test_revoked_grant_closes_producers_and_consumers_on_every_broker(
 
 def test_revoked_grant_refuses_rest_calls_at_every_broker(guarded: Guarded, namespace: str) -> None:
     topic = f"persistent://{namespace}/t"
-    assert guarded.call(guarded.brokers[0], "PUT", topic_path(topic))[0] == 204
+    # other brokers than the owner answer 307
+    assert 204 in {guarded.call(broker, "PUT", topic_path(topic))[0] for broker in guarded.brokers}
     path = f"/lookup/v2/topic/{topic.replace('://', '/')}"
     for broker in guarded.brokers:
         assert guarded.call(broker, "GET", path, role="app")[0] == 200
