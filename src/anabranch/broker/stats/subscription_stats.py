@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anabranch.broker.subscription.consumer import Consumer
+from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.backlog_quota import bytes_after
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription
@@ -21,6 +22,8 @@ from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.entry import publish_time_of
 
 _READ_BYTES = 64 * 1024
+_DRAINING = {"drainingHashesCount": 0, "drainingHashesUnackedMessages": 0}
+_DRAINING_SHOWN_MAX = 1_000  # of one consumer
 _ABSENT = {
     "isReplicated": False,
     "replicated": False,
@@ -58,7 +61,12 @@ async def subscription_stats(
     options: StatsOptions,
 ) -> dict[str, Any]:
     consumers = [consumer_stats(consumer, now_ms) for consumer in subscription.consumers]
+    keyed = subscription.key_shared if isinstance(subscription, Subscription) else None
+    if keyed is not None:
+        for consumer, shown in zip(subscription.consumers, consumers, strict=True):
+            shown.update(_slots(keyed, consumer))
     stats = {
+        **{key: sum(one[key] for one in consumers) for key in _DRAINING},
         **_flow(subscription, sample),
         **await _waiting(subscription, consumers),
         **_kind(subscription),
@@ -161,6 +169,7 @@ def consumer_stats(consumer: Consumer, now_ms: int) -> dict[str, Any]:
         "msgOutCounter": consumer.messages_out,
         "msgRateRedeliver": rate_since(consumer.messages_redelivered, since, now_ms),
         "messageAckRate": rate_since(consumer.messages_acked, since, now_ms),
+        **_DRAINING,
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked_messages,
@@ -176,6 +185,20 @@ def consumer_stats(consumer: Consumer, now_ms: int) -> dict[str, Any]:
         "connectedSince": when(since),
         "clientVersion": consumer.peer.client_version,
         "metadata": dict(consumer.spec.metadata),
+    }
+
+
+def _slots(dispatcher: KeyedDispatcher, consumer: Consumer) -> dict[str, Any]:
+    """The consumer's part of the hash slots, and those that it must acknowledge before another owner gets them."""
+    draining = dispatcher.draining(consumer)
+    return {
+        "keyHashRangeArrays": [list(one) for one in dispatcher.ranges_of(consumer)],
+        "drainingHashesCount": len(draining),
+        "drainingHashesUnackedMessages": sum(unacked for _, unacked, _ in draining),
+        "drainingHashes": [
+            {"hash": slot, "unackMsgs": unacked, "blockedAttempts": behind}
+            for slot, unacked, behind in draining[:_DRAINING_SHOWN_MAX]
+        ],
     }
 
 

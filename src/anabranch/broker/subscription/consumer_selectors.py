@@ -17,6 +17,9 @@ from anabranch.protocol.keyhash import murmur3_32
 
 T = TypeVar("T")
 
+Span = tuple[int, int, T]
+"""First and last slot of a range, and its owner."""
+
 RING_SIZE = 65_536
 POINTS_PER_CONSUMER = 100
 
@@ -93,6 +96,19 @@ class HashRing(Generic[T]):
         index = bisect_left(self._points, slot)
         return self._owners[index if index < len(self._points) else 0]
 
+    def spans(self) -> list[Span[T]]:
+        """Every slot's owner, as inclusive ranges in ascending order."""
+        found: list[Span[T]] = []
+        ends = [*self._points, *([RING_SIZE - 1] if self._points and self._points[-1] < RING_SIZE - 1 else [])]
+        start = 0
+        for index, end in enumerate(ends):
+            owner = self._owners[index % len(self._owners)]
+            if found and found[-1][2] is owner:
+                start = found.pop()[0]
+            found.append((start, end, owner))
+            start = end + 1
+        return found
+
 
 def _points_of(label: str) -> set[int]:
     return {murmur3_32(f"{label}#{index}".encode()) % RING_SIZE for index in range(POINTS_PER_CONSUMER)}
@@ -103,7 +119,7 @@ class StickyRanges(Generic[T]):
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._spans: list[tuple[int, int, T]] = []
+        self._spans: list[Span[T]] = []
 
     def declare(self, member: T, ranges: Sequence[tuple[int, int]]) -> None:
         for start, end in ranges:
@@ -121,6 +137,9 @@ class StickyRanges(Generic[T]):
                     )
         self._spans.extend((start, end, member) for start, end in ordered)
         self._sort()
+
+    def spans(self) -> list[Span[T]]:
+        return list(self._spans)
 
     def leave(self, member: T) -> None:
         self._spans = [span for span in self._spans if span[2] is not member]

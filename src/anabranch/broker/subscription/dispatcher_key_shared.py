@@ -101,6 +101,19 @@ class KeyedDispatcher:
     def owner(self, slot: int) -> Consumer | None:
         return self._ring.owner(slot) if self._ranges is None else self._ranges.owner(slot)
 
+    def ranges_of(self, consumer: Consumer) -> list[tuple[int, int]]:
+        """Inclusive ranges of the slots that it owns."""
+        spans = self._ring.spans() if self._ranges is None else self._ranges.spans()
+        return [(start, end) for start, end, owner in spans if owner is consumer]
+
+    def draining(self, consumer: Consumer) -> list[tuple[int, int, int]]:
+        """Slots of other owners that wait for this consumer's acks: slot, unacknowledged entries, entries behind."""
+        return sorted(
+            (slot, count, len(self._stash.get(slot, ())))
+            for slot, (holder, count) in self._holders.items()
+            if holder is consumer and self.owner(slot) is not consumer
+        )
+
     # -- reading
 
     @property

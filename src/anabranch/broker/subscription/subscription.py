@@ -157,6 +157,11 @@ class Subscription:
         return isinstance(self._dispatcher, SharedDispatcher | KeyedDispatcher) and self._dispatcher.is_blocked
 
     @property
+    def key_shared(self) -> KeyedDispatcher | None:
+        """Owners of the slots; None for other types, and without a consumer."""
+        return self._dispatcher if isinstance(self._dispatcher, KeyedDispatcher) else None
+
+    @property
     def delayed_count(self) -> int:
         return len(self._delayed)
 

@@ -12,9 +12,11 @@ from tests.support.processes.broker_process import BrokerProcess
 from tests.support.traffic.stock_calls import (
     EARLIEST,
     KEY_SHARED,
+    Rest,
     by_key,
     collect,
     data,
+    eventually,
     expect_silence,
     receive_all,
     receive_data,
@@ -228,3 +230,26 @@ def test_cumulative_ack_is_refused(client: pulsar.Client, topic: str) -> None:
     again = client.subscribe(topic, "s", KEY_SHARED)
     client.create_producer(topic).send(b"y", partition_key="k")
     assert receive_data(again, 1) == [b"y"]
+
+
+def test_stats_show_ranges_and_slots_that_drain(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    """As Pulsar shows them: hash ranges per consumer, and hashes that wait for the acks of their former owner."""
+    rest = Rest(broker.http_url)
+    first = client.subscribe(topic, "s", KEY_SHARED, initial_position=EARLIEST)
+    publish_keyed(client, topic, 1)
+    held = receive_all(first, len(KEYS), ack=False)
+    second = client.subscribe(topic, "s", KEY_SHARED)
+    publish_keyed(client, topic, 1, first=1)
+    found = rest.stats(topic)["subscriptions"]["s"]
+    old, new = sorted(found["consumers"], key=lambda one: -one["unackedMessages"])
+    spans = sorted(span for one in (old, new) for span in one["keyHashRangeArrays"])
+    assert (spans[0][0], spans[-1][1]) == (0, 65_535)
+    moved = {
+        slot_of(key) for key in KEYS if any(low <= slot_of(key) <= high for low, high in new["keyHashRangeArrays"])
+    }
+    assert {one["hash"] for one in old["drainingHashes"]} == moved
+    assert found["drainingHashesCount"] == old["drainingHashesCount"] == len(moved) and new["drainingHashesCount"] == 0
+    for message in held:
+        first.acknowledge(message)
+    eventually(lambda: rest.stats(topic)["subscriptions"]["s"]["drainingHashesCount"] == 0, what="all are acknowledged")
+    del second

@@ -598,3 +598,36 @@ def test_key_shared_delayed_entry_is_read_again_after_all_consumers_left() -> No
     dispatcher.release(dispatcher.delayed.due(5_000))
     shell.pump()
     assert numbers(peer_of(consumer).messages()) == [0]
+
+
+def test_key_shared_names_ranges_and_slots_that_drain() -> None:
+    log = ListLog(2)
+    dispatcher = keyed(log, slots=1)
+    shell = Shell(dispatcher, log)
+    first = shell.join(make_consumer(KEY_SHARED, 1, permits=10))
+    assert dispatcher.ranges_of(first) == [(0, 65_535)]
+    shell.pump()
+    number, second = 2, first
+    while dispatcher.owner(0) is first:  # until a consumer joins that takes the slot over
+        second = shell.join(make_consumer(KEY_SHARED, number, permits=10))
+        number += 1
+    second = dispatcher.owner(0) or second
+    log.append(1)
+    shell.pump()
+    assert dispatcher.draining(first) == [(0, 2, 1)]
+    assert dispatcher.draining(second) == []
+    for consumer in dispatcher.consumers:
+        for start, end in dispatcher.ranges_of(consumer):
+            assert dispatcher.owner(start) is dispatcher.owner(end) is consumer
+    spans = sorted(span for consumer in dispatcher.consumers for span in dispatcher.ranges_of(consumer))
+    assert [slot for span in spans for slot in range(span[0], span[1] + 1)] == list(range(65_536))
+    shell.ack(first, Position(7, 0))
+    shell.ack(first, Position(7, 1))
+    assert dispatcher.draining(first) == []
+
+
+def test_sticky_ranges_are_shown_as_declared() -> None:
+    log = ListLog(0)
+    dispatcher = keyed(log, sticky=True)
+    consumer = Shell(dispatcher, log).join(make_consumer(KEY_SHARED, 1, ranges=((0, 10), (20, 30))))
+    assert dispatcher.ranges_of(consumer) == [(0, 10), (20, 30)]
