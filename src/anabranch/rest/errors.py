@@ -29,6 +29,7 @@ STATUS = {
     "not-of-this-kind": 405,
     "bad-partition-count": 406,
     "already-exists": 409,
+    "segment-of-controller": 409,
     "not-empty": 409,
     "segment-not-active": 409,
     "operation-running": 409,

@@ -180,11 +180,36 @@ class TestSubscriptions:
         assert rest.call("GET", f"{segment}/subscription/jobs/backlog") == (200, 0)
         assert rest.call("GET", f"{segment}/subscription/none/backlog")[0] == 404
 
-    def test_segment_changes_are_refused(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
+    def test_changes_of_an_active_segment_are_left_to_its_controller(
+        self, rest: Rest, of: Callable[[str], str], name: str
+    ) -> None:
         segment = f"/admin/v2/segments/public/default/{name}/0000-3fff-0"
-        for method, call in (("PUT", ""), ("POST", "/terminate"), ("DELETE", "")):
-            refused(rest.call(method, segment + call), 412, "not-allowed")
+        assert rest.call("PUT", segment) == (204, None)
+        refused(rest.call("POST", f"{segment}/terminate"), 409, "segment-of-controller")
+        refused(rest.call("DELETE", segment), 409, "segment-of-controller")
         assert rest.expect("GET", of(""))["segments"]["0"]["state"] == "ACTIVE"
+
+    def test_segment_with_subscriptions_is_there(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
+        segment = f"/admin/v2/segments/public/default/{name}/0000-3fff-0"
+        rest.expect("PUT", of("/subscriptions/jobs?type=QUEUE"))
+        assert rest.call("PUT", segment, ["jobs"])[0] == 204
+        refused(rest.call("PUT", segment, ["jobs", "none"]), 404, "subscription-not-found")
+        refused(rest.call("PUT", segment, "jobs"), 400, "bad-request")
+
+    def test_sealed_segment_is_terminated_already(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
+        rest.expect("POST", of("/split/0"))
+        segment = f"/admin/v2/segments/public/default/{name}/0000-3fff-0"
+        assert rest.call("POST", f"{segment}/terminate")[0] == 204
+        refused(rest.call("DELETE", segment), 409, "segment-of-controller")
+
+    def test_segments_that_no_record_names(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
+        for place in (f"{name}/0000-3fff-7", f"{name}/0000-1fff-0"):
+            segment = f"/admin/v2/segments/public/default/{place}"
+            refused(rest.call("PUT", segment), 409, "segment-of-controller")
+            refused(rest.call("POST", f"{segment}/terminate"), 404, "segment-missing")
+            assert rest.call("DELETE", segment)[0] == 204
+        missing = "/admin/v2/segments/public/default/no-such-topic/0000-ffff-0"
+        assert (rest.call("PUT", missing)[0], rest.call("DELETE", missing)[0]) == (404, 204)
 
 
 def test_metrics(rest: Rest, of: Callable[[str], str], name: str, broker: BrokerProcess) -> None:

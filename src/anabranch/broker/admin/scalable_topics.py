@@ -25,14 +25,20 @@ from anabranch.controller.interface import (
     record_json,
     topic_exists,
 )
-from anabranch.controller.segment_host import CursorStats, SegmentStats
+from anabranch.controller.segment_host import CursorStats, SegmentMissing, SegmentStats
 from anabranch.interbroker.peer_calls import peer_call
-from anabranch.model.errors import BadRequest, Busy, NotAllowed
-from anabranch.model.names import Domain, TopicName, check_subscription_name
+from anabranch.model.errors import BadRequest, Busy, Error, NotAllowed, NotFound
+from anabranch.model.names import Domain, SegmentDescriptor, TopicName, check_subscription_name
 from anabranch.model.position import EARLIEST, Position
 from anabranch.model.segment import Segment, backing_topic
 
 T = TypeVar("T")
+
+
+class SegmentOfController(Error):
+    """Only the controller of a topic may do this with its segment."""
+
+    code = "segment-of-controller"
 
 
 class ScalableAdmin:
@@ -112,6 +118,44 @@ class ScalableAdmin:
 
     async def clear_backlog(self, topic: str, name: str) -> None:
         await self._routing.call_owner(scalable_name(topic), self.seek_at_leader, name=name, publish_ms=None)
+
+    async def segment(self, topic: str, descriptor: SegmentDescriptor) -> Segment | None:
+        """The segment that the topic's record names; TopicNotFound for an unknown topic."""
+        found = (await self._topics().record(scalable_name(topic))).segments.get(descriptor.segment_id)
+        is_same = found is not None and (found.hash_range.start, found.hash_range.end) == (
+            descriptor.start,
+            descriptor.end,
+        )
+        return found if is_same else None
+
+    async def ensure_segment(self, topic: str, descriptor: SegmentDescriptor, subscriptions: Sequence[str]) -> None:
+        """Nothing to do for a segment that the record names: it exists, with the cursors of all subscriptions."""
+        if await self.segment(topic, descriptor) is None:
+            raise SegmentOfController(f"the record of {topic} names no segment {descriptor}: split or merge makes one")
+        for name in subscriptions:
+            await self.subscription(topic, check_subscription_name(name))
+
+    async def terminate_segment(self, topic: str, descriptor: SegmentDescriptor) -> None:
+        """A sealed segment stays sealed. An active one is sealed by a split or merge, which also makes its children."""
+        found = await self.segment(topic, descriptor)
+        if found is None:
+            raise SegmentMissing(f"the record of {topic} names no segment {descriptor}")
+        if found.is_active:
+            raise SegmentOfController(
+                f"{descriptor} is active, and its keys need a segment: split or merge it, or delete the topic"
+            )
+
+    async def delete_segment(self, topic: str, descriptor: SegmentDescriptor) -> None:
+        """Nothing to do for a segment that does not exist."""
+        name = scalable_name(topic)
+        try:
+            found = await self.segment(topic, descriptor)
+        except NotFound:  # no such topic
+            found = None
+        if found is not None:
+            raise SegmentOfController(f"the record of {topic} names {descriptor}: delete the topic, or let it expire")
+        if await self._services().catalog.exists(name.segment_name(descriptor)):
+            raise SegmentOfController(f"{descriptor} of {topic} belongs to an operation; its controller deletes it")
 
     async def stats(self, topic: str) -> dict[str, Any]:
         """Pulsar's `epoch, totalSegments, activeSegments, sealedSegments, segments{id: {name, state}},

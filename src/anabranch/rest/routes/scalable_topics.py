@@ -1,7 +1,8 @@
 """Scalable topics under /admin/v2/scalable (PIP-468): layout, split, merge, subscriptions.
 
 Paths and answers are those of Pulsar 5.0.0-M1; where it answers 500 or nothing, this server answers 404, 409 or 412.
-Only the topic's controller changes segments, by peer calls; /admin/v2/segments is for reading.
+Only the topic's controller changes segments, by peer calls: under /admin/v2/segments a change that is in effect already
+is answered 204, any other 409.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
-from anabranch.model.errors import BadRequest, Error, NotAllowed, NotFound
+from anabranch.model.errors import BadRequest, Error, NotFound
 from anabranch.model.keyhash import RING_SIZE
-from anabranch.model.names import TopicName, check_subscription_name
+from anabranch.model.names import SegmentDescriptor, TopicName, check_subscription_name
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.params import parse_number, topic_of
 from anabranch.rest.router import Route
@@ -186,10 +187,29 @@ class ScalableSubscriptionCalls:
             raise NotFound(f"{name} has no such subscription")
         return json_response(backlog)
 
-    async def refuse(self, request: Request) -> Response:
-        raise NotAllowed(
-            "only a topic's controller creates, seals and deletes its segments: split, merge or delete the topic"
-        )
+
+class SegmentCalls:
+    def __init__(self, admin: ScalableAdmin) -> None:
+        self._admin = admin
+
+    async def create(self, request: Request) -> Response:
+        names = request.json()
+        if names is not None and (not isinstance(names, list) or not all(isinstance(one, str) for one in names)):
+            raise BadRequest("the body is a list of subscriptions, or empty")
+        await self._admin.ensure_segment(*_segment(request), names or ())
+        return NO_CONTENT
+
+    async def terminate(self, request: Request) -> Response:
+        await self._admin.terminate_segment(*_segment(request))
+        return NO_CONTENT
+
+    async def delete(self, request: Request) -> Response:
+        await self._admin.delete_segment(*_segment(request))
+        return NO_CONTENT
+
+
+def _segment(request: Request) -> tuple[str, SegmentDescriptor]:
+    return str(topic_of(request)), SegmentDescriptor.parse(request.params["descriptor"])
 
 
 def _both(request: Request) -> tuple[str, str]:
@@ -197,7 +217,7 @@ def _both(request: Request) -> tuple[str, str]:
 
 
 def scalable_routes(admin: ScalableAdmin) -> list[Route]:
-    calls, subscriptions = ScalableCalls(admin), ScalableSubscriptionCalls(admin)
+    calls, subscriptions, segments = ScalableCalls(admin), ScalableSubscriptionCalls(admin), SegmentCalls(admin)
     split, merge = calls.split, calls.merge
     return [
         Route("GET", _SCALABLE, calls.list_topics, "Scalable topics of a namespace", NAMESPACE_LIST),
@@ -258,7 +278,7 @@ def scalable_routes(admin: ScalableAdmin) -> list[Route]:
             SUPERVISE,
             at_owner=True,
         ),
-        Route("PUT", _SEGMENT, subscriptions.refuse, "Refused: the controller creates segments", SUPERVISE),
-        Route("POST", f"{_SEGMENT}/terminate", subscriptions.refuse, "Refused: the controller seals", SUPERVISE),
-        Route("DELETE", _SEGMENT, subscriptions.refuse, "Refused: the controller deletes segments", SUPERVISE),
+        Route("PUT", _SEGMENT, segments.create, "204 if the record names the segment", SUPERVISE, at_owner=True),
+        Route("POST", f"{_SEGMENT}/terminate", segments.terminate, "204 if the segment is sealed", SUPERVISE),
+        Route("DELETE", _SEGMENT, segments.delete, "204 if the segment does not exist", SUPERVISE),
     ]
