@@ -58,6 +58,10 @@ class NamespaceAdmin:
         """AlreadyExists if it exists and `create` is on, NotFound if it does not and `create` is off."""
         await self._services().catalog.save_cluster(name, data, create=create)
 
+    async def change_cluster(self, name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Changes the stored record; NotFound for an unknown cluster."""
+        await self._services().catalog.change_cluster(name, change)
+
     async def delete_cluster(self, name: str) -> None:
         """NotAllowed while a tenant or namespace names it."""
         await self._services().catalog.delete_cluster(name)

@@ -228,6 +228,10 @@ class Catalog:
         except VersionMismatch as raced:
             raise NotAllowed(f"cluster {name!r} was changed concurrently; try again") from raced
 
+    async def change_cluster(self, name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Changes the record; NotFound for an unknown cluster."""
+        await self.save_cluster(name, change(await self.cluster(name)), create=False)
+
     async def delete_cluster(self, name: str) -> None:
         """NotAllowed while a tenant or namespace refers to it."""
         await self.cluster(name)

@@ -1,16 +1,18 @@
-"""Clusters: names with addresses."""
+"""Clusters: names with addresses, and stored records about them that this broker does not act on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from anabranch.broker.admin.namespaces import NamespaceAdmin
-from anabranch.model.errors import BadRequest
+from anabranch.model.errors import BadRequest, NotAllowed, NotFound
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
 from anabranch.security.permissions import SIGNED_IN, SUPERVISE
 
 _TEXTS = ("serviceUrl", "serviceUrlTls", "brokerServiceUrl", "brokerServiceUrlTls", "proxyServiceUrl", "listenerName")
+_STORED = ("failureDomains", "namespaceIsolationPolicies")  # have calls of their own
 _FLAGS = ("brokerClientTlsEnabled", "tlsAllowInsecureConnection", "brokerClientTlsEnabledWithKeyStore")
 
 
@@ -34,6 +36,68 @@ def parse_cluster(value: Any) -> dict[str, Any]:
     return data
 
 
+def names_of(value: Any, what: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise BadRequest(f"{what} is a list of names")
+    return list(dict.fromkeys(value))
+
+
+def parse_domain(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadRequest('the body must be an object like {"brokers": ["host:8080"]}')
+    return {"brokers": names_of(value.get("brokers", []), "brokers")}
+
+
+def parse_isolation(value: Any) -> dict[str, Any]:
+    """Pulsar's NamespaceIsolationData: expressions of namespaces and of primary and secondary brokers."""
+    if not isinstance(value, dict):
+        raise BadRequest('the body must be an object like {"namespaces": ["t/.*"], "primary": ["broker-.*"]}')
+    data: dict[str, Any] = {key: names_of(value.get(key) or [], key) for key in ("namespaces", "primary", "secondary")}
+    failover = value.get("auto_failover_policy")
+    if failover is not None:
+        if not isinstance(failover, dict) or not isinstance(failover.get("parameters", {}), dict):
+            raise BadRequest("auto_failover_policy is an object with policy_type and parameters")
+        parameters = {str(key): str(one) for key, one in failover.get("parameters", {}).items()}
+        data["auto_failover_policy"] = {"policy_type": str(failover.get("policy_type")), "parameters": parameters}
+    return data
+
+
+class StoredRecordCalls:
+    """Records of one kind in the record of a cluster, each under a name."""
+
+    def __init__(self, admin: NamespaceAdmin, key: str, parse: Callable[[Any], dict[str, Any]], what: str) -> None:
+        self._admin, self._key, self._parse, self._what = admin, key, parse, what
+
+    async def _all(self, request: Request) -> dict[str, Any]:
+        found: dict[str, Any] = (await self._admin.cluster(request.params["cluster"])).get(self._key, {})
+        return found
+
+    async def list_all(self, request: Request) -> Response:
+        return json_response(await self._all(request))
+
+    async def get(self, request: Request) -> Response:
+        found = (await self._all(request)).get(request.params["name"])
+        if found is None:
+            raise NotFound(f"{self._what} {request.params['name']} does not exist")
+        return json_response(found)
+
+    async def set(self, request: Request) -> Response:
+        value = self._parse(request.json())
+        await self._change(request, lambda known: {**known, request.params["name"]: value})
+        return NO_CONTENT
+
+    async def delete(self, request: Request) -> Response:
+        await self.get(request)
+        name = request.params["name"]
+        await self._change(request, lambda known: {key: one for key, one in known.items() if key != name})
+        return Response()
+
+    async def _change(self, request: Request, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        await self._admin.change_cluster(
+            request.params["cluster"], lambda record: {**record, self._key: change(record.get(self._key, {}))}
+        )
+
+
 class ClusterCalls:
     def __init__(self, admin: NamespaceAdmin) -> None:
         self._admin = admin
@@ -43,14 +107,32 @@ class ClusterCalls:
 
     async def get(self, request: Request) -> Response:
         found = await self._admin.cluster(request.params["cluster"])
-        return json_response({**dict.fromkeys(_FLAGS, False), **found})
+        shown = {key: value for key, value in found.items() if key not in _STORED}
+        return json_response({**dict.fromkeys(_FLAGS, False), **shown})
+
+    async def peers(self, request: Request) -> Response:
+        found = (await self._admin.cluster(request.params["cluster"])).get("peerClusterNames")
+        return Response() if found is None else json_response(found)
+
+    async def set_peers(self, request: Request) -> Response:
+        names, cluster = names_of(request.json(), "the body"), request.params["cluster"]
+        if cluster in names:
+            raise NotAllowed(f"cluster {cluster} cannot be a peer of itself")
+        await self._admin.check_clusters(names)
+        await self._admin.change_cluster(cluster, lambda record: {**record, "peerClusterNames": names})
+        return NO_CONTENT
 
     async def create(self, request: Request) -> Response:
         await self._admin.save_cluster(request.params["cluster"], parse_cluster(request.json()), create=True)
         return Response()
 
     async def update(self, request: Request) -> Response:
-        await self._admin.save_cluster(request.params["cluster"], parse_cluster(request.json()), create=False)
+        data = parse_cluster(request.json())
+
+        def change(record: dict[str, Any]) -> dict[str, Any]:
+            return {**data, **{key: record[key] for key in (*_STORED, "peerClusterNames") if key in record}}
+
+        await self._admin.change_cluster(request.params["cluster"], change)
         return Response()
 
     async def delete(self, request: Request) -> Response:
@@ -61,7 +143,23 @@ class ClusterCalls:
 def cluster_routes(admin: NamespaceAdmin) -> list[Route]:
     calls = ClusterCalls(admin)
     cluster = "/admin/v2/clusters/{cluster}"
+    domains = StoredRecordCalls(admin, "failureDomains", parse_domain, "failure domain")
+    isolation = StoredRecordCalls(admin, "namespaceIsolationPolicies", parse_isolation, "isolation policy")
+    stored: list[Route] = []
+    for one, path, what in (
+        (domains, "failureDomains", "Failure domains (stored only)"),
+        (isolation, "namespaceIsolationPolicies", "Namespace isolation policies (stored only)"),
+    ):
+        stored += [
+            Route("GET", f"{cluster}/{path}", one.list_all, what, SUPERVISE),
+            Route("GET", f"{cluster}/{path}/{{name}}", one.get, f"One of: {what}", SUPERVISE),
+            Route("POST", f"{cluster}/{path}/{{name}}", one.set, f"Set one of: {what}", SUPERVISE),
+            Route("DELETE", f"{cluster}/{path}/{{name}}", one.delete, f"Delete one of: {what}", SUPERVISE),
+        ]
     return [
+        *stored,
+        Route("GET", f"{cluster}/peers", calls.peers, "Peer clusters (stored only)", SUPERVISE),
+        Route("POST", f"{cluster}/peers", calls.set_peers, "Set the peer clusters", SUPERVISE),
         Route("GET", "/admin/v2/clusters", calls.list_all, "Clusters", SIGNED_IN),
         Route("GET", cluster, calls.get, "Addresses of a cluster", SIGNED_IN),
         Route("PUT", cluster, calls.create, "Add a cluster", SUPERVISE),

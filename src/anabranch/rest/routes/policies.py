@@ -145,6 +145,10 @@ class PolicyCalls:
 
     # -- values that are only stored, for tools
 
+    async def remove_offload(self, request: Request) -> Response:
+        await self._admin.change(namespace_of(request), lambda record: _without(record, "offload_policies"))
+        return NO_CONTENT
+
     async def anti_affinity(self, request: Request) -> Response:
         group = (await self._admin.record(namespace_of(request))).get("antiAffinityGroup")
         return UNSET if group is None else raw_response(group)
@@ -207,6 +211,7 @@ def policy_routes(admin: NamespaceAdmin) -> list[Route]:
         ("DELETE", "property/{key}", calls.remove_property, "Remove one property; answers with its value"),
         ("GET", "replication", calls.replication, "Replication clusters of a namespace"),
         ("GET", "allowedClusters", calls.allowed_clusters, "Clusters that a namespace may use"),
+        ("DELETE", "removeOffloadPolicies", calls.remove_offload, "Unset the offload policies"),
         ("GET", "antiAffinity", calls.anti_affinity, "Anti-affinity group (stored only)"),
         ("POST", "antiAffinity", calls.set_anti_affinity, "Set the anti-affinity group"),
         ("DELETE", "antiAffinity", calls.remove_anti_affinity, "Unset the anti-affinity group"),
