@@ -18,7 +18,9 @@ from tests.support.traffic.stock_calls import (
     KEY_SHARED,
     RECEIVE_MS,
     SHARED,
+    Rest,
     data,
+    eventually,
     expect_silence,
     payloads,
     publish_batch,
@@ -147,13 +149,15 @@ def test_nacked_message_may_go_to_another_consumer(client: pulsar.Client, topic:
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED], ids=lambda kind: kind.name)
-def test_redeliver_all(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> None:
+def test_redeliver_all(client: pulsar.Client, rest: Rest, topic: str, kind: pulsar.ConsumerType) -> None:
     consumer = client.subscribe(topic, "s", kind, initial_position=EARLIEST)
     values = payloads(10)
     send_all(client.create_producer(topic), values, partition_key="k")
     messages = receive_all(consumer, 10, ack=False)
     for message in messages[:4]:
         consumer.acknowledge(message)
+    # the client sends acks a little later; a redelivery before them would bring these messages back, too
+    eventually(lambda: rest.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 6, what="the acks")
     consumer.redeliver_unacknowledged_messages()
     assert receive_data(consumer, 6) == values[4:]
     expect_silence(consumer)
