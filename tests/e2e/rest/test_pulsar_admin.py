@@ -24,15 +24,10 @@ P = f"persistent://{NS}/p"
 
 NOT_SERVED = {
     "clusters": {
-        *("update-peer-clusters", "get-peer-clusters", "get-cluster-migration", "update-cluster-migration"),
-        *(f"{verb}-failure-domain" for verb in ("get", "create", "update", "delete")),
-        "list-failure-domains",
+        *("get-cluster-migration", "update-cluster-migration"),
     },
     "namespaces": {
         *(f"{verb}-bookie-affinity-group" for verb in ("get", "set", "delete")),
-        *(f"{verb}-offload-policies" for verb in ("get", "set", "remove")),
-        *("get-offload-threshold", "set-offload-threshold"),
-        *("get-offload-deletion-lag", "set-offload-deletion-lag", "clear-offload-deletion-lag"),
         *(f"{verb}-resource-group" for verb in ("get", "set", "remove")),
         *(f"{verb}-entry-filters" for verb in ("get", "set", "remove")),
         *("update-migration-state", "get-topic-positions", "get-anti-affinity-namespaces"),
@@ -81,6 +76,36 @@ def test_clusters(admin: PulsarAdmin) -> None:
     admin.ok("clusters", "delete", "other")
     assert "does not exist" in admin.refused("clusters", "get", "other")
     assert "cannot be deleted" in admin.refused("clusters", "delete", "standalone")
+
+
+def test_records_of_a_cluster_that_are_only_stored(admin: PulsarAdmin) -> None:
+    domain = ("standalone", "--domain-name", "rack-1")
+    admin.ok("clusters", "create-failure-domain", *domain, "--broker-list", "b1:8080")
+    admin.ok("clusters", "update-failure-domain", *domain, "--broker-list", "b1:8080,b2:8080")
+    assert "b2:8080" in admin.ok("clusters", "get-failure-domain", *domain).out
+    assert "rack-1" in admin.ok("clusters", "list-failure-domains", "standalone").out
+    admin.ok("clusters", "delete-failure-domain", *domain)
+    admin.ok("clusters", "create", "peer", "--url", "http://peer:8080", "--broker-url", "pulsar://peer:6650")
+    admin.ok("clusters", "update-peer-clusters", "standalone", "--peer-clusters", "peer")
+    assert "peer" in admin.ok("clusters", "get-peer-clusters", "standalone").out
+    words = ("--namespaces", "t9/.*", "--primary", "b1.*", "--secondary", "b2.*", "--auto-failover-policy-type")
+    parameters = ("min_available", "--auto-failover-policy-params", "min_limit=1,usage_threshold=80")
+    admin.ok("ns-isolation-policy", "set", "standalone", "one", *words, *parameters)
+    assert "t9/.*" in admin.ok("ns-isolation-policy", "get", "standalone", "one").out
+    assert "one" in admin.ok("ns-isolation-policy", "list", "standalone").out
+    admin.ok("ns-isolation-policy", "delete", "standalone", "one")
+
+
+def test_offload_policies_that_are_only_stored(admin: PulsarAdmin) -> None:
+    bucket = ("--driver", "aws-s3", "--region", "eu", "--bucket", "kept")
+    admin.ok("namespaces", "set-offload-policies", NS, *bucket)
+    assert "kept" in admin.ok("namespaces", "get-offload-policies", NS).out
+    admin.ok("namespaces", "remove-offload-policies", NS)
+    admin.ok("namespaces", "set-offload-threshold", NS, "--size", "10M")
+    assert str(10 << 20) in admin.ok("namespaces", "get-offload-threshold", NS).out
+    admin.ok("namespaces", "set-offload-deletion-lag", NS, "--lag", "1d")
+    assert admin.ok("namespaces", "get-offload-deletion-lag", NS).out.strip()
+    admin.ok("namespaces", "clear-offload-deletion-lag", NS)
 
 
 def test_tenants(admin: PulsarAdmin) -> None:
@@ -435,8 +460,8 @@ def test_every_verb_was_tried(admin: PulsarAdmin, noun: str) -> None:
 
 
 def test_unserved_calls_have_a_clear_error(admin: PulsarAdmin) -> None:
-    assert "nothing is served under" in admin.refused("namespaces", "get-offload-policies", NS)
-    assert "nothing is served under" in admin.refused("clusters", "list-failure-domains", "standalone")
+    assert "nothing is served under" in admin.refused("namespaces", "get-entry-filters", NS)
+    assert "nothing is served under" in admin.refused("clusters", "get-cluster-migration", "standalone")
 
 
 def test_with_tokens_and_tls(tmp_path: Path) -> None:
