@@ -18,6 +18,7 @@ from tests.services.process import Cluster, ServerFailed
 from tests.services.pulsar_admin import PulsarAdmin
 from tests.services.pulsar_broker import PulsarNode
 from tests.services.pulsar_go import GoClient
+from tests.services.pulsar_java import JavaClient
 from tests.services.pulsar_v4 import V4Client
 from tests.services.pulsar_v5 import V5Client
 
@@ -104,6 +105,14 @@ def pulsar_v5(service_url: str, folder: Path) -> V5Client:
         return V5Client(service_url, folder / "pulsar-v5.log")
     except Unavailable as error:
         give_up("pulsar-v5", error)
+
+
+def pulsar_java(service_url: str, folder: Path) -> JavaClient:
+    """Features of Pulsar's classic Java client for a broker; the caller closes it."""
+    try:
+        return JavaClient(service_url, folder / "pulsar-java.log")
+    except Unavailable as error:
+        give_up("pulsar-java", error)
 
 
 def pulsar_go(url: str, *, token: str | None = None) -> GoClient:
