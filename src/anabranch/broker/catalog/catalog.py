@@ -230,7 +230,17 @@ class Catalog:
 
     async def change_cluster(self, name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Changes the record; NotFound for an unknown cluster."""
-        await self.save_cluster(name, change(await self.cluster(name)), create=False)
+        key = f"/clusters/{check_cluster(name)}"
+        for _ in range(CAS_TRIES):
+            found = await self._store.get(key)
+            if found is None:
+                raise NotFound("Cluster does not exist")
+            try:
+                await self._store.put(key, json.dumps(change(json.loads(found.value))).encode(), expected=found.version)
+            except VersionMismatch:
+                continue  # changed concurrently: on the new record
+            return
+        raise NotAllowed(f"cluster {name!r} was changed concurrently; try again")
 
     async def delete_cluster(self, name: str) -> None:
         """NotAllowed while a tenant or namespace refers to it."""

@@ -6,12 +6,12 @@ that do not exist (filters, replication) are shown as 0 or False, because tools 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from anabranch.broker.subscription.consumer import Consumer
-from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.backlog_quota import bytes_after
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription
@@ -63,8 +63,9 @@ async def subscription_stats(
     consumers = [consumer_stats(consumer, now_ms) for consumer in subscription.consumers]
     keyed = subscription.key_shared if isinstance(subscription, Subscription) else None
     if keyed is not None:
+        ranges, draining = keyed.ranges(), keyed.draining()
         for consumer, shown in zip(subscription.consumers, consumers, strict=True):
-            shown.update(_slots(keyed, consumer))
+            shown.update(_slots(ranges[consumer], draining[consumer]))
     stats = {
         **{key: sum(one[key] for one in consumers) for key in _DRAINING},
         **_flow(subscription, sample),
@@ -94,7 +95,7 @@ def _flow(subscription: Subscription | MemorySubscription, sample: SubscriptionS
         "msgRateRedeliver": sample.rates[3],
         "messageAckRate": sample.rates[2],
         "lastConsumedFlowTimestamp": max(
-            (one.times.flow_ms for one in subscription.consumers), default=subscription.departed.flow_ms
+            subscription.departed.flow_ms, *(one.times.flow_ms for one in subscription.consumers)
         ),
         "lastConsumedTimestamp": sample.out_ms,
         "lastAckedTimestamp": sample.acked_ms,
@@ -188,11 +189,10 @@ def consumer_stats(consumer: Consumer, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _slots(dispatcher: KeyedDispatcher, consumer: Consumer) -> dict[str, Any]:
-    """The consumer's part of the hash slots, and those that it must acknowledge before another owner gets them."""
-    draining = dispatcher.draining(consumer)
+def _slots(ranges: Sequence[tuple[int, int]], draining: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
+    """A consumer's part of the hash slots, and those that it must acknowledge before another owner gets them."""
     return {
-        "keyHashRangeArrays": [list(one) for one in dispatcher.ranges_of(consumer)],
+        "keyHashRangeArrays": [list(one) for one in ranges],
         "drainingHashesCount": len(draining),
         "drainingHashesUnackedMessages": sum(unacked for _, unacked, _ in draining),
         "drainingHashes": [

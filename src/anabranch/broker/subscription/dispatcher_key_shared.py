@@ -101,18 +101,21 @@ class KeyedDispatcher:
     def owner(self, slot: int) -> Consumer | None:
         return self._ring.owner(slot) if self._ranges is None else self._ranges.owner(slot)
 
-    def ranges_of(self, consumer: Consumer) -> list[tuple[int, int]]:
-        """Inclusive ranges of the slots that it owns."""
-        spans = self._ring.spans() if self._ranges is None else self._ranges.spans()
-        return [(start, end) for start, end, owner in spans if owner is consumer]
+    def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
+        """Inclusive ranges of the slots that each consumer owns."""
+        found: dict[Consumer, list[tuple[int, int]]] = {consumer: [] for consumer in self.consumers}
+        for start, end, owner in self._ring.spans() if self._ranges is None else self._ranges.spans():
+            found[owner].append((start, end))
+        return found
 
-    def draining(self, consumer: Consumer) -> list[tuple[int, int, int]]:
-        """Slots of other owners that wait for this consumer's acks: slot, unacknowledged entries, entries behind."""
-        return sorted(
-            (slot, count, len(self._stash.get(slot, ())))
-            for slot, (holder, count) in self._holders.items()
-            if holder is consumer and self.owner(slot) is not consumer
-        )
+    def draining(self) -> dict[Consumer, list[tuple[int, int, int]]]:
+        """Slots that wait for the acks of a consumer that does not own them any more: slot, unacknowledged entries,
+        entries behind."""
+        found: dict[Consumer, list[tuple[int, int, int]]] = {consumer: [] for consumer in self.consumers}
+        for slot, (holder, count) in sorted(self._holders.items(), key=lambda one: one[0]):
+            if holder in found and self.owner(slot) is not holder:
+                found[holder].append((slot, count, len(self._stash.get(slot, ()))))
+        return found
 
     # -- reading
 

@@ -605,7 +605,7 @@ def test_key_shared_names_ranges_and_slots_that_drain() -> None:
     dispatcher = keyed(log, slots=1)
     shell = Shell(dispatcher, log)
     first = shell.join(make_consumer(KEY_SHARED, 1, permits=10))
-    assert dispatcher.ranges_of(first) == [(0, 65_535)]
+    assert dispatcher.ranges() == {first: [(0, 65_535)]}
     shell.pump()
     number, second = 2, first
     while dispatcher.owner(0) is first:  # until a consumer joins that takes the slot over
@@ -614,20 +614,20 @@ def test_key_shared_names_ranges_and_slots_that_drain() -> None:
     second = dispatcher.owner(0) or second
     log.append(1)
     shell.pump()
-    assert dispatcher.draining(first) == [(0, 2, 1)]
-    assert dispatcher.draining(second) == []
-    for consumer in dispatcher.consumers:
-        for start, end in dispatcher.ranges_of(consumer):
+    draining = dispatcher.draining()
+    assert (draining[first], draining[second]) == ([(0, 2, 1)], [])
+    for consumer, owned in dispatcher.ranges().items():
+        for start, end in owned:
             assert dispatcher.owner(start) is dispatcher.owner(end) is consumer
-    spans = sorted(span for consumer in dispatcher.consumers for span in dispatcher.ranges_of(consumer))
+    spans = sorted(span for owned in dispatcher.ranges().values() for span in owned)
     assert [slot for span in spans for slot in range(span[0], span[1] + 1)] == list(range(65_536))
     shell.ack(first, Position(7, 0))
     shell.ack(first, Position(7, 1))
-    assert dispatcher.draining(first) == []
+    assert not any(dispatcher.draining().values())
 
 
 def test_sticky_ranges_are_shown_as_declared() -> None:
     log = ListLog(0)
     dispatcher = keyed(log, sticky=True)
     consumer = Shell(dispatcher, log).join(make_consumer(KEY_SHARED, 1, ranges=((0, 10), (20, 30))))
-    assert dispatcher.ranges_of(consumer) == [(0, 10), (20, 30)]
+    assert dispatcher.ranges() == {consumer: [(0, 10), (20, 30)]}

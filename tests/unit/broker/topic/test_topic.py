@@ -22,7 +22,7 @@ from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.position import LATEST, Position
 from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.commands import BaseCommand
-from anabranch.protocol.entry import build_batch
+from anabranch.protocol.entry import build_batch, build_entry
 from anabranch.protocol.server_errors import ServerError
 from anabranch.storage.interface import StorageError
 from tests.support.in_memory.broker import BrokerWorld
@@ -171,16 +171,21 @@ async def test_terminated_topic_takes_no_producer() -> None:
         await topic.add_producer(world.producer("a"), None)
 
 
-async def test_messages_that_meet_a_termination_log_no_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_message_that_meets_a_termination_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     producer = world.producer("a")
     await topic.add_producer(producer, None)
-    ending = asyncio.create_task(topic.terminate())
-    await asyncio.sleep(0)  # appends are stopped, the record is not written yet
-    await world.publish(topic, 0, producer=producer)
-    await ending
-    assert not topic.producers
+
+    def publish() -> dict[str, str]:
+        """Called when appends are stopped, and before the end is written."""
+        payload = build_entry(b"x", producer_name="a", sequence_id=0)
+        topic.publish(Publish(producer, 0, 0, 0, 1, payload, True))
+        return {}
+
+    await topic.log.terminate(publish)
+    await world.settle(lambda: not topic.producers)
+    assert not topic.producers, "it was refused, and its producer closed"
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
