@@ -182,7 +182,7 @@ async def test_anonymous_role_has_its_grants(tmp_path: Path) -> None:
 
 async def test_client_without_refresh_is_closed_at_token_expiry(tmp_path: Path) -> None:
     async with guarded(tmp_path) as node, RawClient(node.service_url) as client:
-        client.write(connect("token", token_of("root", seconds=0.3).encode()))
+        client.write(connect("token", token_of("root", seconds=3).encode()))
         await client.expect(BaseCommand.CONNECTED)
         assert (await client.producer(TOPIC)).kind == BaseCommand.PRODUCER_SUCCESS
         answer = await client.expect(BaseCommand.ERROR)
