@@ -95,7 +95,7 @@ def _flow(subscription: Subscription | MemorySubscription, sample: SubscriptionS
         "msgRateRedeliver": sample.rates[3],
         "messageAckRate": sample.rates[2],
         "lastConsumedFlowTimestamp": max(
-            subscription.departed.flow_ms, *(one.times.flow_ms for one in subscription.consumers)
+            [subscription.departed.flow_ms, *(one.times.flow_ms for one in subscription.consumers)]
         ),
         "lastConsumedTimestamp": sample.out_ms,
         "lastAckedTimestamp": sample.acked_ms,
