@@ -189,10 +189,6 @@ class Topic:
         return not self.producers and not self.log.chain.entries
 
     @property
-    def created_ms(self) -> int:
-        return self.log.created_ms
-
-    @property
     def messages_in(self) -> int:
         return self.publisher.messages_in
 
