@@ -131,7 +131,7 @@ def versions() -> dict[str, str]:
     module = re.search(r"pulsar-client-go v(\S+)", (BUILDS / "pulsar_go/go.mod").read_text())
     assert wheel is not None
     assert module is not None
-    java = _pom_version("pulsar_v4", "pulsar-client-original")
+    java = _pom_version("pulsar_v5", "pulsar-client-v5")
     return {PYTHON: wheel[1], ASYNCIO: wheel[1], JAVA: java, GO: module[1]}
 
 

@@ -80,7 +80,9 @@ async def topic_stats(
         ),
         "compaction": _compaction(topic),
         "ownerBroker": broker,
-        "topicCreationTimeStamp": topic.log.created_ms if isinstance(topic, Topic) else topic.created_ms,
+        "topicCreationTimeStamp": topic.created_ms
+        if isinstance(topic, NonPersistentTopic)
+        else topic.log.stats().created_ms,
         "lastPublishTimeStamp": sample.published_ms,
         **_ABSENT_IN_TOPIC,
     }

@@ -229,10 +229,6 @@ class TopicLog:
         return self._owner.record.origin
 
     @property
-    def created_ms(self) -> int:
-        return self._owner.record.created_ms
-
-    @property
     def properties(self) -> dict[str, str]:
         return dict(self._owner.record.properties)
 
@@ -449,7 +445,7 @@ class TopicLog:
             trimmed_messages=self.chain.trimmed_messages,
             corrupt_entries=self._reader.corrupt_entries,
             last_position=self.chain.last,
-            epoch=self._owner.record.epoch,
+            created_ms=self._owner.record.created_ms,
             is_terminated=self.is_terminated,
         )
 

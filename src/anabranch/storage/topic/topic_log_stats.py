@@ -36,5 +36,5 @@ class TopicLogStats:
     trimmed_messages: int
     corrupt_entries: int
     last_position: Position
-    epoch: int
+    created_ms: int  # 0: created by a version that did not record it
     is_terminated: bool
