@@ -13,7 +13,7 @@ methods block (a start takes a second): from a coroutine call them with `asyncio
 | `jvm` | a Java program that answers requests line by line |
 | `zookeeper`, `etcd`, `oxia`, `pulsar_broker` | installation, settings and readiness of that server |
 | `secured` | ZooKeeper, etcd and Oxia that demand TLS, client certificates and credentials |
-| `pulsar_admin`, `pulsar_v4`, `pulsar_v5`, `pulsar_java`, `pulsar_go` | Pulsar's own admin tool, Java clients and Go client |
+| `pulsar_admin`, `pulsar_v4`, `pulsar_v5`, `pulsar_java`, `pulsar_go` | Pulsar's own tool and clients |
 | `kafka`, `spark_kafka` | peers for benchmarks, installed only when a benchmark needs them |
 | `chromium` | a browser |
 | `available` | skip or fail, the shared servers |

@@ -80,14 +80,13 @@ async def topic_stats(
         ),
         "compaction": _compaction(topic),
         "ownerBroker": broker,
-        "topicCreationTimeStamp": topic.created_ms
-        if isinstance(topic, NonPersistentTopic)
-        else topic.log.stats().created_ms,
         "lastPublishTimeStamp": sample.published_ms,
+        "topicCreationTimeStamp": stored.created_ms if stored is not None else 0,
         **_ABSENT_IN_TOPIC,
     }
     if isinstance(topic, NonPersistentTopic):
-        return {**stats, "msgDropRate": sum(one["msgDropRate"] for one in subscriptions.values())}
+        drops = sum(one["msgDropRate"] for one in subscriptions.values())
+        return {**stats, "topicCreationTimeStamp": topic.created_ms, "msgDropRate": drops}
     return {**stats, "deduplicationStatus": "Enabled" if topic.deduplication.is_on else "Disabled"}
 
 
