@@ -71,7 +71,10 @@ class Guarded:
         return status, json.loads(answer) if answer else None
 
     def owner(self, topic: str, by: BrokerProcess) -> str | None:
-        status, answer = self.call(by, "GET", f"/lookup/v2/topic/{topic.replace('://', '/')}")
+        try:
+            status, answer = self.call(by, "GET", f"/lookup/v2/topic/{topic.replace('://', '/')}")
+        except OSError:  # the broker is slow; the caller asks again
+            return None
         return str(answer["brokerUrl"]) if status == 200 else None
 
     def topics_of_each(self, namespace: str) -> list[str]:

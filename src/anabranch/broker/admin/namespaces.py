@@ -39,11 +39,11 @@ class NamespaceAdmin:
     # -- clusters
 
     async def clusters(self) -> list[str]:
-        return await self._services().catalog.clusters()
+        return await self._services().catalog.cluster_records.names()
 
     async def cluster(self, name: str) -> dict[str, Any]:
         """The stored record; this cluster's has the addresses of this broker in addition."""
-        stored = await self._services().catalog.cluster(name)
+        stored = await self._services().catalog.cluster_records.record(name)
         address = self._services().address
         where: dict[str, Any] = {}
         if name == LOCAL_CLUSTER:
@@ -56,11 +56,11 @@ class NamespaceAdmin:
 
     async def save_cluster(self, name: str, data: Mapping[str, Any], create: bool) -> None:
         """AlreadyExists if it exists and `create` is on, NotFound if it does not and `create` is off."""
-        await self._services().catalog.save_cluster(name, data, create=create)
+        await self._services().catalog.cluster_records.save(name, data, create=create)
 
     async def change_cluster(self, name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Changes the stored record; NotFound for an unknown cluster."""
-        await self._services().catalog.change_cluster(name, change)
+        await self._services().catalog.cluster_records.change(name, change)
 
     async def delete_cluster(self, name: str) -> None:
         """NotAllowed while a tenant or namespace names it."""
@@ -68,7 +68,7 @@ class NamespaceAdmin:
 
     async def check_clusters(self, names: Iterable[str]) -> None:
         """NotAllowed if one of them does not exist."""
-        await self._services().catalog.check_clusters(names)
+        await self._services().catalog.cluster_records.check(names)
 
     # -- namespaces
 
@@ -92,7 +92,7 @@ class NamespaceAdmin:
     async def check_replication(self, tenant: str, names: Iterable[str]) -> None:
         """ForeignCluster if a cluster does not exist or is not allowed to the tenant."""
         wanted, catalog = set(names), self._services().catalog
-        unknown = wanted.difference(await catalog.clusters())
+        unknown = wanted.difference(await catalog.cluster_records.names())
         if unknown:
             raise ForeignCluster(f"Invalid cluster id: {', '.join(sorted(unknown))}")
         allowed = (await catalog.tenant(tenant)).get("allowedClusters") or [LOCAL_CLUSTER]

@@ -4,7 +4,8 @@ It must not know connections or loaded topics.
 
 | module | what it is |
 |---|---|
-| `catalog` | reads and writes the records of tenants, namespaces, clusters and partitioned topics |
+| `catalog` | reads and writes the records of tenants, namespaces and partitioned topics |
+| `cluster_records` | the records of clusters |
 | `catalog_watch` | applies policy and permission changes that another broker made |
 | `migrated_topics` | regular topics that became scalable topics |
 | `name_conflicts` | one name for a regular and a scalable topic: which of them stays |

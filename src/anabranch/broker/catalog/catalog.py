@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from anabranch.broker.catalog.cluster_records import ClusterRecords
 from anabranch.broker.catalog.migrated_topics import MigratedTopic, migrated_topic
 from anabranch.broker.catalog.name_conflicts import resolve_for_regular, resolve_for_scalable
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER, Policies
@@ -19,7 +20,7 @@ from anabranch.broker.catalog.topic_policy_records import TopicPolicyRecords, to
 from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TooManyTopics, TopicNotFound
 from anabranch.broker.settings import BrokerSettings
 from anabranch.metadata.interface import ABSENT, ANY, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
-from anabranch.model.errors import AlreadyExists, BadName, BadRequest, NotAllowed, NotFound
+from anabranch.model.errors import AlreadyExists, BadRequest, NotAllowed, NotFound
 from anabranch.model.metadata_keys import scalable_namespace_key, scalable_topic_key
 from anabranch.model.names import Domain, TopicName, check_namespace, check_tenant, parse_namespace
 from anabranch.security.authorization import Grants
@@ -64,6 +65,7 @@ class Catalog:
         self._store = store
         self._settings = settings
         self.topic_policies = TopicPolicyRecords(store)
+        self.cluster_records = ClusterRecords(store)
 
     async def ensure_defaults(self) -> None:
         """Creates `public/default` and this cluster's record if they are missing."""
@@ -203,48 +205,11 @@ class Catalog:
 
         await self.change_policies(namespace, changed)
 
-    # -- clusters: names that tenants and namespaces refer to
-
-    async def clusters(self) -> list[str]:
-        return sorted(await self._store.children("/clusters"))
-
-    async def cluster(self, name: str) -> dict[str, Any]:
-        found = await self._store.get(f"/clusters/{check_cluster(name)}")
-        if found is None:
-            raise NotFound("Cluster does not exist")
-        data: dict[str, Any] = json.loads(found.value)
-        return data
-
-    async def save_cluster(self, name: str, data: Mapping[str, Any], *, create: bool) -> None:
-        key = f"/clusters/{check_cluster(name)}"
-        found = await self._store.get(key)
-        if create and found is not None:
-            raise AlreadyExists("Cluster already exists")
-        if not create and found is None:
-            raise NotFound("Cluster does not exist")
-        try:
-            expected = ABSENT if found is None else found.version
-            await self._store.put(key, json.dumps(dict(data)).encode(), expected=expected)
-        except VersionMismatch as raced:
-            raise NotAllowed(f"cluster {name!r} was changed concurrently; try again") from raced
-
-    async def change_cluster(self, name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Changes the record; NotFound for an unknown cluster."""
-        key = f"/clusters/{check_cluster(name)}"
-        for _ in range(CAS_TRIES):
-            found = await self._store.get(key)
-            if found is None:
-                raise NotFound("Cluster does not exist")
-            try:
-                await self._store.put(key, json.dumps(change(json.loads(found.value))).encode(), expected=found.version)
-            except VersionMismatch:
-                continue  # changed concurrently: on the new record
-            return
-        raise NotAllowed(f"cluster {name!r} was changed concurrently; try again")
+    # -- clusters
 
     async def delete_cluster(self, name: str) -> None:
         """NotAllowed while a tenant or namespace refers to it."""
-        await self.cluster(name)
+        await self.cluster_records.record(name)
         if name == LOCAL_CLUSTER:
             raise NotAllowed("this broker's own cluster cannot be deleted")
         for tenant in await self.tenants():
@@ -254,12 +219,7 @@ class Catalog:
                 record = (await self.policies(namespace)).other
                 if name in (*record.get("replication_clusters", ()), *record.get("allowed_clusters", ())):
                     raise NotAllowed(f"cluster {name!r} is used by namespace {namespace!r}")
-        await self._store.delete(f"/clusters/{name}", expected=ANY)
-
-    async def check_clusters(self, names: Iterable[str]) -> None:
-        missing = sorted(set(names).difference(await self.clusters()))
-        if missing:
-            raise NotAllowed(f"Clusters do not exist: {', '.join(missing)}")
+        await self.cluster_records.delete(name)
 
     # -- topics
 
@@ -505,10 +465,3 @@ def _check_local(holds: Policies, namespace: str) -> None:
         raise NotAllowed(
             f"Namespace missing local cluster name in clusters list: {LOCAL_CLUSTER} is not in {namespace}'s"
         )
-
-
-def check_cluster(name: str) -> str:
-    try:
-        return check_tenant(name)
-    except BadName as error:
-        raise BadName("Cluster name is not valid") from error
