@@ -13,6 +13,7 @@ from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.admin.subscriptions import SubscriptionAdmin
 from anabranch.broker.admin.tenants import TenantAdmin
 from anabranch.broker.admin.topics import TopicAdmin
+from anabranch.broker.errors import TopicMigrated
 from anabranch.broker.services import Services
 from anabranch.broker.stats.subscription_stats import StatsOptions
 from anabranch.broker.wire.server import BrokerServer
@@ -261,6 +262,11 @@ class InMemoryTopics(TopicAdmin):
         super().__init__(no_services, SubscriptionAdmin(no_services))
         self.known: dict[str, Mapping[str, str]] = {}
         self.partitioned: dict[str, int] = {}
+        self.migrated: set[str] = set()
+
+    async def check_not_migrated(self, topic: str) -> None:
+        if topic in self.migrated:
+            raise TopicMigrated(f"TopicMigrated: {topic} is a scalable topic now")
 
     async def check_served(self, topic: str) -> None:
         """Every topic is here."""
@@ -389,6 +395,8 @@ async def test_routes_call_admin_services() -> None:
         assert await ask("PUT", admin + topic, b'{"k":"v"}') == (204, "")
         assert topics.known == {"persistent://public/default/a/b c": {"k": "v"}}
         assert (await ask("PUT", admin + topic))[0] == 409
+        topics.migrated.add("persistent://public/default/old")
+        assert (await ask("GET", f"{admin}/persistent/public/default/old/stats"))[0] == 410
         assert await ask("GET", admin + "/persistent/public/default") == (200, '["persistent://public/default/a/b c"]')
         assert await ask("GET", f"{admin}/namespaces/public/default/topics?mode=ALL") == (
             200,
