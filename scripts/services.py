@@ -22,6 +22,8 @@ from tests.services import (
     kafka,
     pulsar_admin,
     pulsar_broker,
+    pulsar_go,
+    pulsar_java,
     pulsar_v4,
     pulsar_v5,
     spark_kafka,
@@ -31,6 +33,8 @@ from tests.services.available import REQUIRE, is_required
 SERVERS: dict[str, ModuleType] = {**KINDS, "pulsar": pulsar_broker}
 TOOLS: dict[str, ModuleType] = {
     "pulsar-admin": pulsar_admin,
+    "pulsar-go": pulsar_go,
+    "pulsar-java": pulsar_java,
     "pulsar-v4": pulsar_v4,
     "pulsar-v5": pulsar_v5,
     "chromium": chromium,
