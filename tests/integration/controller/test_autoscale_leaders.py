@@ -6,6 +6,9 @@ import asyncio
 from typing import Any
 
 from anabranch.controller.interface import Registration, Start, SubscriptionKind
+from anabranch.metadata.interface import ANY
+from anabranch.model.autoscale.load import Rates, SegmentLoad, encode_load, sampled
+from anabranch.model.metadata_keys import segment_load_key
 from tests.support.in_memory.controllers import TOPIC, Brokers, Link
 from tests.support.in_memory.segment_loads import SegmentLoads
 from tests.support.in_memory.simulated_loop import run_simulated
@@ -65,5 +68,27 @@ def test_leader_with_an_old_layout_leaves_the_reports_of_newer_segments_alone() 
             await loads.look()
             await asyncio.sleep(20)  # a ticks, and reads all reports of the topic
             assert sorted(await b.records.scaling.loads(TOPIC)) == [1, 2]
+
+    run_simulated(story())
+
+
+def test_segments_are_not_merged_by_a_report_that_is_no_longer_the_stored_one() -> None:
+    """The leader is told of new reports, and may miss one."""
+
+    async def story() -> None:
+        async with Brokers(
+            "a", **(COLD | {"merge_window_seconds": 10, "auto_scale_interval_seconds": 60.0})
+        ) as brokers:
+            a, policy = brokers.controllers["a"], brokers.settings.auto_scale_policy
+            await a.create(TOPIC, 2, {})
+            await a.activate(TOPIC)
+            await SegmentLoads(brokers, policy, brokers.record).look()
+            busy = sampled(None, SegmentLoad(rates=Rates(msg_rate_in=5_000.0)), policy, brokers.clock.now_ms())
+            for number in (0, 1):
+                await brokers.store.put(segment_load_key(TOPIC, number), encode_load(busy), expected=ANY)
+            await asyncio.sleep(30)
+            record = brokers.record()
+            assert record is not None
+            assert record.epoch == 0
 
     run_simulated(story())

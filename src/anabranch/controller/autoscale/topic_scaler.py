@@ -18,7 +18,7 @@ from anabranch.controller.autoscale.scaling_totals import ScalingTotals
 from anabranch.controller.group.topic_groups import TopicGroups
 from anabranch.controller.interface import ScalingCounts
 from anabranch.controller.records.topic_record import TopicRecord
-from anabranch.model.autoscale.decision import Action, ActionKind, Decision, Reason, Suppression
+from anabranch.model.autoscale.decision import Action, ActionKind, Decision, Merge, Reason, Suppression
 from anabranch.model.autoscale.evaluator import decide
 from anabranch.model.autoscale.history import History
 from anabranch.model.autoscale.load import SegmentLoad
@@ -176,6 +176,9 @@ class TopicScaler:
             await self._read()
             await self._forget_sealed(record)
         decision, history = self._decide(record, policy)
+        if isinstance(decision.action, Merge):
+            await self._read_loads()
+            decision, history = self._decide(record, policy)
         self.decision = decision
         self._count(decision)
         self._history = history.with_decision(decision, self._clock.now_ms(), record.epoch)
@@ -188,6 +191,11 @@ class TopicScaler:
         if self._loads is None or self._history is None:
             self._history = await self._records.history(self._leader.topic)
             self._loads = await self._records.loads(self._leader.topic) | self._early
+
+    async def _read_loads(self) -> None:
+        """Before a merge: the segments were cold by the reports that have arrived, and one may have been lost."""
+        self._loads, self._early = None, {}
+        self._loads = await self._records.loads(self._leader.topic) | self._early
 
     async def considered(self, policy: AutoScalePolicy) -> Decision:
         """What this policy would do now. Nothing is done and nothing is remembered."""
