@@ -230,3 +230,45 @@ def test_missing_topic(java: V5Client, admin: AdminClient) -> None:
     assert topic.name not in names
     with pytest.raises(V5Error):
         java.producer("p6", "topic://public/nowhere/missing")
+
+
+SCALED = {
+    "enabled": True,
+    "maxSegments": 2,
+    "splitRateWindowSeconds": 5,
+    "splitMsgRateInThreshold": 20,
+    "mergeMsgRateInThreshold": 19,
+    "splitCooldownSeconds": 0,
+    "mergeCooldownSeconds": 0,
+    "mergeWindowSeconds": 1,
+}
+
+
+def test_topic_scales_itself_under_load_of_the_client(admin: AdminClient, java: V5Client) -> None:
+    """It splits while messages come, and merges when none do; every key stays in order."""
+    topic = Topic(admin, 1)
+    admin.post(f"/admin/v2/scalable/{scalable_path(topic.name)}/autoScalePolicy", SCALED)
+    java.producer("p9", topic.name)
+    java.stream("s9", topic.name, "audit", "nine")
+    sent = 0
+
+    def send_until_active(count: int, send: int) -> None:
+        nonlocal sent
+        until = time.monotonic() + 180
+        while len(topic.active()) != count:
+            assert time.monotonic() < until, f"{topic.active()} are active"
+            if send:
+                java.send("p9", messages(sent, send))
+                sent += send
+            else:
+                time.sleep(0.2)  # a poll of the broker, bounded by the deadline
+
+    send_until_active(2, 50)
+    java.send("p9", messages(sent, 40))
+    sent += 40
+    send_until_active(1, 0)
+    java.send("p9", messages(sent, 10))
+    sent += 10
+    assert by_key(java.take("s9", sent, patience_ms=30_000)) == by_key(messages(0, sent))
+    java.end("s9")
+    java.end("p9")
