@@ -88,6 +88,9 @@ BAD: dict[str, list[tuple[Any, int]]] = {
 
 
 BAD |= {name: [(-1, 400)] for name in GOOD if name.endswith("Rate")}
+GOOD["offloadPolicies"] = {"managedLedgerOffloadDriver": "aws-s3"}
+BAD |= {name: [("x", 400)] for name in ("offloadThreshold", "offloadThresholdInSeconds", "offloadDeletionLagMs")}
+BAD["offloadPolicies"] = [("x", 400), ([], 400)]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.path)
@@ -412,8 +415,3 @@ def test_subscription_seek_skip_and_peek(rest: Rest, topic: str, client: pulsar.
     for verb, call in (("POST", "skip/1"), ("POST", "skip_all"), ("GET", "properties"), ("POST", "resetcursor/0")):
         assert rest.call(verb, f"{topic_path(topic)}/subscription/none/{call}")[0] == 404
     assert rest.call("PUT", f"{topic_path(topic).replace('/persistent/', '/non-persistent/')}/subscription/s")[0] == 400
-
-
-def test_policies_of_single_topics_are_not_found(rest: Rest, topic: str) -> None:
-    status, answer = rest.call("GET", f"{topic_path(topic)}/retention")
-    assert status == 404 and "namespace" in answer["reason"] and answer["error"] == "not-found"

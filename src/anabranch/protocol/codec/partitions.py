@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence
 
 from anabranch.model.partition_hash import PartitionHash
-from anabranch.protocol.codec.column import Column, is_arrow, rows_of
+from anabranch.protocol.codec.column import BadColumn, Column, is_arrow, rows_of
 
 
 def has_bytes(keys: Column) -> bool:
@@ -28,6 +28,8 @@ def partition_numbers(
         if key is None:
             found.append((first + row if sequence_ids is None else sequence_ids[row]) % count)
             continue
+        if not isinstance(key, str | bytes | bytearray | memoryview):
+            raise BadColumn(f"key of row {row} is {type(key).__name__}, not text or bytes")
         wire = key if isinstance(key, str) else bytes(key)
         number = known.get(wire)
         if number is None:
