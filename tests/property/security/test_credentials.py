@@ -39,10 +39,12 @@ def test_any_credentials(data: bytes, method: str) -> None:
 @given(st.text(max_size=200))
 def test_any_authorization_header(text: str) -> None:
     try:
-        method = from_http(text, None, True).method
-        assert method in ("token", "basic") or method.startswith("HTTP "), "no method of another is taken for ours"
+        found = from_http(text, None, True)
+        assert found.method in ("token", "basic") or found.method.startswith("HTTP ")
+        identified = asyncio.run(AUTHENTICATOR.identify(found, NOW))
     except Unauthenticated:
         return
+    assert (found.data.strip(), found.method, identified.role) == (GOOD, "token", "me")
 
 
 @given(st.binary(max_size=400))
