@@ -78,7 +78,7 @@ def test_delayed_message_is_put_aside(go: GoClient, topic: str, kind: str) -> No
 
 def test_pattern_of_a_missing_namespace_finds_topics_when_it_is_created(go: GoClient, rest: Rest, topic: str) -> None:
     namespace = f"public/go-{uuid.uuid4().hex[:8]}"
-    process = go.start("pattern", topic, namespace, "receive")
+    process = go.start("pattern", topic, namespace, "1")
     assert process.stderr is not None
     assert any("subscribed" in line for line in process.stderr)
     rest.create_namespace(namespace)
@@ -92,7 +92,8 @@ def test_pattern_of_a_missing_namespace_finds_topics_when_it_is_created(go: GoCl
 
 def test_client_with_transactions_is_told_that_there_are_none(go: GoClient, topic: str) -> None:
     found = go("transactions", topic)
-    # its words for a transaction coordinator without partitions; it was TopicNotFound of transaction_coordinator_assign
+    # Its words for a coordinator without partitions; it was TopicNotFound of transaction_coordinator_assign. With one
+    # partition this client says "Transactions are not enabled.", but Java's tries that partition for ever.
     assert "The broker doesn't enable the transaction coordinator" in found["error"]
 
 

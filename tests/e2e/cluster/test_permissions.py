@@ -34,6 +34,7 @@ class Guarded:
             "security.methods": "token",
             "security.authorization": "true",
             "security.superusers": "root",
+            "security.anonymous_role": "guest",
             "security.token_secret_key": str(write_secret(folder)),
         }
         arguments = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
@@ -149,6 +150,37 @@ def test_revoked_grant_closes_producers_and_consumers_on_every_broker(
     del consumers
 
 
+@pytest.mark.soak
+def test_revoked_grant_is_effective_on_every_broker_within_a_second(guarded: Guarded) -> None:
+    """A figure of the issue, on a quiet machine: 20 rounds, on the wire and over REST; the longest counts."""
+    took: list[float] = []
+    for number in range(20):
+        name, asked = f"public/q{number}-{uuid.uuid4().hex[:8]}", guarded.brokers[number % 3]
+        body = {"auth_policies": {"namespace_auth": {"app": ["produce", "consume"]}}}
+        assert guarded.call(asked, "PUT", f"/admin/v2/namespaces/{name}", body)[0] == 204
+        topics = guarded.topics_of_each(name)
+        authentication = pulsar.AuthenticationToken(token_of("app"))
+        stock = new_client(guarded.cluster.service_url, authentication=authentication, operation_timeout_seconds=3)
+        try:
+            producers = [stock.create_producer(topic, send_timeout_millis=3_000) for topic in topics]
+            assert [guarded.clients_of(topic)[0] for topic in topics] == [1] * 3
+            began = time.monotonic()
+            assert guarded.call(asked, "DELETE", f"/admin/v2/namespaces/{name}/permissions/app")[0] == 204
+            guarded.until(lambda topics=topics: [guarded.clients_of(topic)[0] for topic in topics] == [0] * 3)
+            path = f"/lookup/v2/topic/{topics[0].replace('://', '/')}"
+            guarded.until(
+                lambda path=path: all(
+                    guarded.call(one, "GET", path, role="app")[0] in (401, 403) for one in guarded.brokers
+                )
+            )
+            took.append(time.monotonic() - began)
+            del producers
+        finally:
+            stock.close()
+    print(f"revoked everywhere after {sorted(took)[10]:.3f} s (median), {max(took):.3f} s (longest of 20)")
+    assert max(took) <= 1.0, took
+
+
 def test_revoked_grant_refuses_rest_calls_at_every_broker(guarded: Guarded, namespace: str) -> None:
     topic = f"persistent://{namespace}/t"
     # other brokers than the owner answer 307
@@ -193,6 +225,29 @@ def test_tenant_admin_who_is_none_any_more_is_closed_on_every_broker(guarded: Gu
         del producers
     finally:
         boss.close()
+
+
+@pytest.mark.parametrize(
+    "authentication", [None, pulsar.AuthenticationBasic("u", "p")], ids=["nothing", "a method that is not enabled"]
+)
+def test_client_without_known_method_has_the_anonymous_role_on_every_broker(
+    guarded: Guarded, namespace: str, authentication: Any
+) -> None:
+    """Refused at once, not after the timeout of the client; with a grant it is served."""
+    topics = guarded.topics_of_each(namespace)
+    stock = new_client(guarded.cluster.service_url, authentication=authentication, operation_timeout_seconds=60)
+    try:
+        began = time.monotonic()
+        for topic in topics:
+            with pytest.raises(pulsar.AuthorizationError):
+                stock.create_producer(topic)
+        assert time.monotonic() - began < 50, "it was not a timeout"
+        path = f"/admin/v2/namespaces/{namespace}/permissions/guest"
+        assert guarded.call(guarded.brokers[-1], "POST", path, ["produce"])[0] == 204
+        for topic in topics:
+            stock.create_producer(topic).send(b"allowed")
+    finally:
+        stock.close()
 
 
 def test_revoked_grant_ends_clients_of_a_scalable_topic(guarded: Guarded, namespace: str) -> None:

@@ -120,6 +120,16 @@ class ClusterProcesses:
         self.until(asked, f"no broker serves {topic}", within_s)
         return found[0]
 
+    def topics_of_each(self, namespace: str = "public/default", prefix: str = "t") -> list[str]:
+        """One topic name per broker, of topics that it would serve."""
+        found: dict[int, str] = {}
+        for number in range(200):
+            topic = f"persistent://{namespace}/{prefix}{number}"
+            found.setdefault(self.owner(topic).port, topic)
+            if len(found) == len(self.brokers):
+                return list(found.values())
+        raise BrokerFailed(f"not every broker would serve one of 200 topics\n{self.log_tail()}")
+
     def wait_settled(self, within_s: float = WAIT_S_MAX) -> None:
         """Until every living broker serves some of a spread of topics, and all of them agree on who serves which."""
         topics = [f"persistent://public/default/settled-{number}" for number in range(24)]

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"sort"
+	"strconv"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -184,7 +185,7 @@ func (r *run) delayed() result {
 	return result{"received": found, "seconds": time.Since(began).Seconds()}
 }
 
-// pattern NAMESPACE: a pattern consumer of a namespace that does not exist.
+// pattern NAMESPACE [COUNT]: a pattern consumer of a namespace that does not exist; COUNT messages of it.
 func (r *run) pattern() result {
 	began := time.Now()
 	consumer := must(r.client.Subscribe(pulsar.ConsumerOptions{
@@ -196,7 +197,7 @@ func (r *run) pattern() result {
 	if len(r.args) == 1 {
 		return result{"seconds": seconds}
 	}
-	return result{"seconds": seconds, "received": r.receive(consumer, 1)}
+	return result{"seconds": seconds, "received": r.receive(consumer, must(strconv.Atoi(r.args[1])))}
 }
 
 func (r *run) transactions() result {
