@@ -12,6 +12,8 @@ from tests.support.processes.broker_process import BrokerProcess
 from tests.support.traffic.stock_calls import Rest
 from tests.support.traffic.stock_client import new_client
 
+SWIFT = ("broker.sweep_seconds=0.1", "topics.ledger_bytes_max=20000")
+
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
@@ -25,6 +27,26 @@ def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
 def other_client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
     """A second client: its own connection, as from another process."""
     stock = new_client(broker.service_url, operation_timeout_seconds=10)
+    yield stock
+    stock.close()
+
+
+@pytest.fixture(scope="session")
+def swift_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """For tests of policies: sweeps ten times a second and goes on to a new ledger after 20 kB. Never stop it."""
+    words = [word for value in SWIFT for word in ("--set", value)]
+    process = BrokerProcess(tmp_path_factory.mktemp("swift") / "data", arguments=words).start()
+    try:
+        yield process
+        process.stop()
+    finally:
+        process.close()
+
+
+@pytest.fixture
+def swift_client(swift_broker: BrokerProcess) -> Iterator[pulsar.Client]:
+    """A stock client of this test that does not try again for long: policies refuse."""
+    stock = new_client(swift_broker.service_url, operation_timeout_seconds=3)
     yield stock
     stock.close()
 

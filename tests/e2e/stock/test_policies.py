@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pulsar
@@ -29,27 +28,12 @@ from tests.support.traffic.stock_calls import (
 )
 from tests.support.traffic.stock_client import new_client
 
-SETTINGS = ("broker.sweep_seconds=0.1", "topics.ledger_bytes_max=20000")
 BIG = b"x" * 4_000
 
 
-@pytest.fixture(scope="module")
-def swift_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Sweeps ten times a second and goes on to a new ledger after 20 kB."""
-    words = [word for value in SETTINGS for word in ("--set", value)]
-    process = BrokerProcess(tmp_path_factory.mktemp("policies") / "data", arguments=words).start()
-    try:
-        yield process
-        process.stop()
-    finally:
-        process.close()
-
-
 @pytest.fixture
-def client(swift_broker: BrokerProcess) -> Iterator[pulsar.Client]:
-    stock = new_client(swift_broker.service_url, operation_timeout_seconds=3)
-    yield stock
-    stock.close()
+def client(swift_client: pulsar.Client) -> pulsar.Client:
+    return swift_client
 
 
 class Namespace:
