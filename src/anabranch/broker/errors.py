@@ -125,10 +125,6 @@ class TooManyConsumers(Busy):
     code = "consumer-busy"
 
 
-class TooManySubscriptions(NotAllowed):
-    code = "too-many-subscriptions"
-
-
 class QuotaHold(NotAllowed):
     """The backlog quota is exceeded; the client may keep its messages and retry."""
 

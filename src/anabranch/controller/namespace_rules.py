@@ -34,6 +34,9 @@ class Rules(Protocol):
     async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
         """The namespace's policy with Pulsar's field names; None: not set."""
 
+    async def subscriptions_max(self, topic: TopicName) -> int:
+        """Most subscriptions of the topic, which each of its segments has; 0: no limit."""
+
     async def retention(self, topic: TopicName) -> tuple[int, int] | None:
         """Minutes and megabytes; None: neither the topic nor its namespace sets a retention."""
 

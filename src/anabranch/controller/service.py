@@ -371,8 +371,14 @@ class ScalableTopicService:
     # subscriptions ----------------------------------------------------------------------------------------------------
 
     async def subscribe(self, topic: TopicName, name: str, kind: SubscriptionKind, start: Start) -> None:
-        call = subscriptions.SubscribeCall(self.new_id(), check_subscription_name(name), kind, start)
+        call = await self._subscribe_call(topic, name, kind, start)
         await self.controllers.call(topic, lambda controller: controller.ask_subscription(call))
+
+    async def _subscribe_call(
+        self, topic: TopicName, name: str, kind: SubscriptionKind, start: Start
+    ) -> subscriptions.SubscribeCall:
+        most = await self._rules.subscriptions_max(topic) if kind.has_cursors else 0
+        return subscriptions.SubscribeCall(self.new_id(), check_subscription_name(name), kind, start, most)
 
     async def check_unused(self, topic: TopicName, name: str, besides: str | None = None) -> None:
         async def sessions(controller: TopicController) -> int | None:
@@ -461,10 +467,10 @@ class ScalableTopicService:
             raise NotReady(f"{controller.topic} is being migrated; try again")
         subscription = controller.groups.ordered(request.subscription)
         if subscription is None or subscription.kind is not request.kind:
-            name = check_subscription_name(request.subscription)
-            call = subscriptions.SubscribeCall(self.new_id(), name, request.kind, request.start)
-            await controller.ask_subscription(call)
-            subscription = controller.groups.ordered(name)
+            await controller.ask_subscription(
+                await self._subscribe_call(controller.topic, request.subscription, request.kind, request.start)
+            )
+            subscription = controller.groups.ordered(request.subscription)
         if subscription is None:
             raise NotLeading(f"subscription {request.subscription} is being changed")
         return controller.groups.of(subscription)

@@ -36,6 +36,12 @@ class NotAllowed(Error):
     code = "not-allowed"
 
 
+class TooManySubscriptions(NotAllowed):
+    """The topic has as many subscriptions as its policies allow."""
+
+    code = "too-many-subscriptions"
+
+
 class NotFound(Error):
     """The tenant, namespace, topic, subscription … does not exist."""
 

@@ -177,6 +177,9 @@ class NoRules:
     async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
         return self.policy
 
+    async def subscriptions_max(self, topic: TopicName) -> int:
+        return 0
+
     async def retention(self, topic: TopicName) -> tuple[int, int] | None:
         return self.said
 

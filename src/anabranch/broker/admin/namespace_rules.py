@@ -50,6 +50,9 @@ class ScalableRules:
         found = (await self._services().catalog.policies(namespace)).other.get(NAMESPACE_KEY)
         return found if isinstance(found, Mapping) else None
 
+    async def subscriptions_max(self, topic: TopicName) -> int:
+        return (await self._services().catalog.effective_of(topic)).subscriptions_max
+
     async def retention(self, topic: TopicName) -> tuple[int, int] | None:
         found = (await self._services().catalog.record_of(topic)).get("retention_policies")
         if not isinstance(found, Mapping):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.client_connection import ClientConnection
-from anabranch.broker.errors import TooManyConsumers, TooManyProducers, TooManySubscriptions
+from anabranch.broker.errors import TooManyConsumers, TooManyProducers
 from anabranch.broker.subscription.consumer import ConsumerSpec
 from anabranch.broker.subscription.entry_metadata import deliver_at_of
 from anabranch.broker.token_bucket import SubscribeRates
-from anabranch.model.errors import NotAllowed
+from anabranch.model.errors import NotAllowed, TooManySubscriptions
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST
 from anabranch.model.subscription_type import SubscriptionType

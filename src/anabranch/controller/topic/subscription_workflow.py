@@ -40,7 +40,7 @@ from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import CursorSpec, Request, SegmentRef, Start
 from anabranch.controller.topic.operation_events import Answered, Ask, Failed, Reply
 from anabranch.controller.topic.seek_target import seek_request
-from anabranch.model.errors import AlreadyExists, Busy, Error, NotAllowed
+from anabranch.model.errors import AlreadyExists, Busy, Error, NotAllowed, TooManySubscriptions
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment, backing_topic
 
@@ -64,6 +64,8 @@ class SubscribeCall:
     name: str
     kind: SubscriptionKind
     start: Start
+    count_max: int = 0
+    """Subscriptions with cursors that the topic may have; 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,8 +393,12 @@ class SubscriptionWorkflow:
         """The registry with the intent of the call; None if the call is completed."""
         found = registry.subscriptions.get(call.name)
         match call:
-            case SubscribeCall(operation_id, name, kind, start):
+            case SubscribeCall(operation_id, name, kind, start, count_max):
                 if found is None:
+                    if 0 < count_max <= sum(one.kind.has_cursors for one in registry.subscriptions.values()):
+                        raise TooManySubscriptions(
+                            f"Exceed the maximum number of subscriptions of the topic {self._topic}: {count_max}"
+                        )
                     state = SubscriptionState.CREATING
                     deleted, now_ms = registry.deleted, self._now_ms
                     return registry.with_one(

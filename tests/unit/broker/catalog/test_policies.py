@@ -11,7 +11,7 @@ from anabranch.broker.catalog import bundles
 from anabranch.broker.catalog.catalog import NamespacePolicies
 from anabranch.broker.catalog.policies import DeleteMode, InactiveRule, Policies, Quota, QuotaPolicy, Retention
 from anabranch.broker.catalog.policy_fields import ALWAYS, BY_KEY, RULES, parse_record, shown_record
-from anabranch.broker.errors import TooManyConsumers, TooManyProducers, TooManySubscriptions, TooManyTopics
+from anabranch.broker.errors import TooManyConsumers, TooManyProducers, TooManyTopics
 from anabranch.broker.publish.sequence_ids import Sequences
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic.backlog_quota import (
@@ -27,7 +27,7 @@ from anabranch.broker.topic.inactive_topics import is_eligible, should_delete
 from anabranch.broker.topic.policy_limits import check_consumer, check_producer, check_subscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.unloaded_scan import LOADS_MAX, REVISIT_SECONDS, ScanHistory, needs_scan
-from anabranch.model.errors import BadRequest, NotAllowed
+from anabranch.model.errors import BadRequest, NotAllowed, TooManySubscriptions
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.model.subscription_type import SubscriptionType

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.errors import ConsumerBusy, SubscriptionNotFound, TooManySubscriptions, TopicFenced
+from anabranch.broker.errors import ConsumerBusy, SubscriptionNotFound, TopicFenced
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.compaction import CURSOR
 from anabranch.broker.topic.topic_subscriptions import TopicSubscriptions
-from anabranch.model.errors import NotAllowed
+from anabranch.model.errors import NotAllowed, TooManySubscriptions
 from anabranch.model.position import Position
 from anabranch.model.subscription_type import SubscriptionType
 from anabranch.runtime.tasks import TaskOwner

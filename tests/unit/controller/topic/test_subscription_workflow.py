@@ -122,6 +122,17 @@ def test_children_of_an_aborted_plan_need_no_cursor() -> None:
     assert bench.tell(LayoutKnown(record)) == [Reply("call-s", None, 0)]
 
 
+def test_subscription_beyond_the_limit_is_refused_existing_ones_are_not() -> None:
+    bench = Bench(idle())
+    bench.answer_all(bench.subscribe())
+    (refusal,) = bench.tell(SubscriptionAsked(SubscribeCall("other", "t", STREAM, Start.LATEST, 1)))
+    assert isinstance(refusal, Reply) and refusal.error is not None
+    assert refusal.error.code == "too-many-subscriptions"
+    (reply,) = bench.tell(SubscriptionAsked(SubscribeCall("again", "s", STREAM, Start.LATEST, 1)))
+    assert reply == Reply("again", None, 0)
+    assert bench.tell(SubscriptionAsked(SubscribeCall("room", "t", STREAM, Start.LATEST, 2))) != []
+
+
 def test_first_subscribe_sets_type_and_start() -> None:
     bench = Bench(idle())
     bench.answer_all(bench.subscribe())
