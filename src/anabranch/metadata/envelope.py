@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MAGIC = b"\0PM1"
 _HEAD = struct.Struct(">4sBqqq")
@@ -23,9 +24,9 @@ _PLAIN = 0  # protects a value that begins with the magic, or has times
 _MOVED = 1  # the version is valid
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """The header of a stored value. `version` is None unless the record was moved in."""
+class Envelope(NamedTuple):
+    """The header of a stored value. `version` is None unless the record was moved in. A tuple, because scans make one
+    for every record."""
 
     value: bytes
     version: int | None

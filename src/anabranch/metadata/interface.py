@@ -285,6 +285,14 @@ class Sharded(Protocol):
         """Keys that begin with `below`, at least one in every shard."""
 
 
+@runtime_checkable
+class Counting(Protocol):
+    """A store that knows how large it is without reading it."""
+
+    async def keys_about(self) -> int:
+        """Number of all keys, for a progress display: keys of the store itself may be counted too."""
+
+
 def check_key(key: str) -> None:
     """Raise BadKey unless `key` can hold a value."""
     if not key.startswith("/") or key.endswith("/") or "//" in key or "\0" in key:

@@ -37,6 +37,7 @@ class Op(IntEnum):
     CREATE2 = 15
     MULTI_READ = 22
     AUTH = 100
+    COUNT_BELOW = 104
     ADD_WATCH = 106
     CLOSE_SESSION = -11
 
@@ -233,6 +234,11 @@ def barrier() -> Request:
     return Request(Op.MULTI, _END, True)
 
 
+def count_below(path: str) -> Request:
+    """Number of all descendants (ZooKeeper 3.6 or later)."""
+    return Request(Op.COUNT_BELOW, text(path), True)
+
+
 def read_many(op: int, paths: Iterable[str]) -> Request:
     head = _PART.pack(op, False, -1)
     return Request(Op.MULTI_READ, b"".join([head + read_body(path) for path in paths]) + _END, True)
@@ -335,6 +341,13 @@ def node_of(raw: bytes) -> Node:
         return Node(data, _stat(raw, at)[0])
     except struct.error as error:
         raise MalformedAnswer(f"not a node: {raw[:60]!r}") from error
+
+
+def count_of(raw: bytes) -> int:
+    try:
+        return int(_INT.unpack_from(raw)[0])
+    except struct.error as error:
+        raise MalformedAnswer(f"not a count: {raw[:60]!r}") from error
 
 
 def children_of(raw: bytes) -> list[str]:

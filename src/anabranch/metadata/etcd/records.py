@@ -108,12 +108,14 @@ class EtcdRecords:
 
 
 def versioned(kv: pb.KeyValue, numbering: Numbering) -> Versioned:
-    envelope = unwrap(kv.value)
-    logical, ephemeral = numbering.logical(kv.mod_revision), kv.lease != 0
+    stored, ephemeral = kv.value, kv.lease != 0
+    envelope = unwrap(stored)
     if envelope is None:  # written by another program: no times
-        return Versioned(kv.value, logical, 0, 0, ephemeral)
-    version = logical if envelope.version is None else envelope.version
-    return Versioned(envelope.value, version, envelope.created_ms, envelope.modified_ms, ephemeral)
+        return Versioned(stored, numbering.logical(kv.mod_revision), 0, 0, ephemeral)
+    value, version, created_ms, modified_ms = envelope
+    if version is None:
+        version = numbering.logical(kv.mod_revision)
+    return Versioned(value, version, created_ms, modified_ms, ephemeral)
 
 
 def numbering_of(kv: pb.KeyValue) -> Numbering:

@@ -19,7 +19,7 @@ from anabranch.metadata.interface import RESERVED, Item, is_within
 PAGE_KEYS_MAX = 20_000
 PAGE_KEYS_FIRST = 500
 PAGE_BYTES = 16 * 1024 * 1024
-CHUNK_ITEMS = 2_500
+CHUNK_ITEMS = 500
 """Items are built in chunks of this size, so that other tasks can run in between."""
 
 DEADLINE_S = 60.0
@@ -128,5 +128,10 @@ async def walk(
 
 def _items(records: EtcdRecords, tree: str, response: pb.RangeResponse, start: int) -> list[Item]:
     numbering, path_of = records.epoch.numbering, records.keyspace.path
-    found = [(path_of(kv.key), versioned(kv, numbering)) for kv in response.kvs[start : start + CHUNK_ITEMS]]
-    return [(path, v) for path, v in found if path is not None and (tree or not is_within(path, RESERVED))]
+    skipped = "\0" if tree else RESERVED  # no key begins with NUL
+    items: list[Item] = []
+    for kv in response.kvs[start : start + CHUNK_ITEMS]:
+        path = path_of(kv.key)
+        if path is not None and not (path.startswith(skipped) and is_within(path, skipped)):
+            items.append((path, versioned(kv, numbering)))
+    return items

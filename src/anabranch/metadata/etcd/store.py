@@ -16,7 +16,7 @@ from anabranch.metadata.envelope import Numbering, wrap_timed
 from anabranch.metadata.etcd import etcd_pb2 as pb
 from anabranch.metadata.etcd import requests
 from anabranch.metadata.etcd.bulk import BulkWriter
-from anabranch.metadata.etcd.channel import DEADLINE_MS, DELETE, TXN, EtcdChannel
+from anabranch.metadata.etcd.channel import DEADLINE_MS, DELETE, RANGE, TXN, EtcdChannel
 from anabranch.metadata.etcd.keys import Keyspace
 from anabranch.metadata.etcd.lease import TTL_MS_MIN, EtcdSession, grant
 from anabranch.metadata.etcd.records import EtcdRecords, RecentRecord
@@ -219,6 +219,11 @@ class EtcdStore:
         async for items in walk(self._channel, self._records, check_tree(prefix), is_snapshot=True):
             yield items
             await give_way()
+
+    async def keys_about(self) -> int:
+        begin, end = self._records.keyspace.below("")
+        request = pb.RangeRequest(key=begin, range_end=end, count_only=True)
+        return int((await self._channel.repeat(RANGE, request)).count)
 
     async def bulk_write(self, items: Sequence[Item], *, preserve: bool) -> None:
         for key, given in items:

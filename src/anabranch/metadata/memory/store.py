@@ -160,6 +160,9 @@ class MemoryStore:
         for start in range(0, len(items), BULK_ROWS):
             yield items[start : start + BULK_ROWS]
 
+    async def keys_about(self) -> int:
+        return await self._ask(Kind.SCAN, "/", lambda: len(self._data.keys("")))
+
     async def bulk_write(self, items: Sequence[Item], *, preserve: bool) -> None:
         for key, given in items:
             check_key(key)

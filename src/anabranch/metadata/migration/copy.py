@@ -6,7 +6,9 @@ Nothing here holds the tree: memory grows with the keys that change during the c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -14,6 +16,7 @@ from anabranch.metadata.archive import Sequence as SequenceCounter
 from anabranch.metadata.interface import (
     ANY,
     ChangeKind,
+    Counting,
     Item,
     MetadataStore,
     Sharded,
@@ -22,13 +25,22 @@ from anabranch.metadata.interface import (
     Watch,
 )
 from anabranch.metadata.migration.pacing import Pace
-from anabranch.metadata.migration.record import BARRIERS, MIGRATION, Counts, MigrationFailed, is_copied
+from anabranch.metadata.migration.record import BARRIERS, MIGRATION, ROOT, Counts, MigrationFailed, is_copied
 from anabranch.metadata.migration.tree_digest import TreeDigest, bucket_of
 from anabranch.metadata.transfer import SEQUENCES, raise_sequence, sequence_prefix
+from anabranch.model.errors import Error
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
+
+log = get_logger(__name__)
 
 CHANGED_MAX = 500_000
 READS_AT_ONCE = 64
+WRITES_AT_ONCE = 2
+"""Pages that are written while the next one is read: the source, this process and the target work at the same time."""
+
+PAGE_BYTES = 4_000_000
+COUNT_S = 5.0
 PURGE_KEYS = 20_000
 T = TypeVar("T")
 
@@ -126,17 +138,38 @@ class TreeCopy:
     async def copy_tree(self) -> None:
         self._digest = TreeDigest()
         self._ephemerals.clear()
-        self.counts = Counts()
-        async for page in self._source.bulk_scan("/"):
-            for part in parts(page, self._pace.page_records):
-                kept = durable(part)
-                self._ephemerals |= {key for key, found in part if found.ephemeral and is_copied(key)}
-                if kept:
-                    self._check_held()
-                    await self._target.bulk_write(kept, preserve=True)
-                self._digest.add(kept)
-                self._count(kept)
-                await self._pace.wait(len(kept))
+        self.counts = Counts(expected=await self._expected())
+        writes: deque[asyncio.Task[None]] = deque()
+        try:
+            async with aclosing(pages_of(self._source.bulk_scan("/"), self._pace.page_records)) as pages:
+                async for page in pages:
+                    kept = durable(page)
+                    self._ephemerals |= {key for key, found in page if found.ephemeral and is_copied(key)}
+                    if kept:
+                        if len(writes) >= WRITES_AT_ONCE:
+                            await writes.popleft()
+                        self._check_held()
+                        writes.append(asyncio.create_task(self._target.bulk_write(kept, preserve=True)))
+                    self._digest.add(kept)
+                    self._count(kept)
+                    await self._pace.wait(len(kept))
+            while writes:
+                await writes.popleft()
+        finally:
+            for write in writes:
+                write.cancel()
+            await asyncio.gather(*writes, return_exceptions=True)
+
+    async def _expected(self) -> int:
+        """For the estimate of the rest only, so the copy goes on without it."""
+        if not isinstance(self._source, Counting):
+            return 0
+        try:
+            async with asyncio.timeout(COUNT_S):
+                return await self._source.keys_about()
+        except (Error, TimeoutError) as error:
+            log.info("the records are not counted before the copy", extra={"reason": str(error) or "no answer in time"})
+            return 0
 
     async def copy_changes(self, *, is_last: bool = False) -> None:
         """Copy the keys that changed, and read each back.
@@ -176,9 +209,9 @@ class TreeCopy:
         changed = self._changed.ever
         skipped = {bucket_of(key) for key in changed}
         copied = TreeDigest()
-        async for page in self._target.bulk_scan("/"):
-            for part in parts(page, self._pace.page_records):
-                kept = durable(part)
+        async with aclosing(pages_of(self._target.bulk_scan("/"), self._pace.page_records)) as pages:
+            async for page in pages:
+                kept = durable(page)
                 copied.add(kept)
                 self.counts = replace(self.counts, verified=self.counts.verified + len(kept))
                 alone = [item for item in kept if item[0] not in changed and bucket_of(item[0]) in skipped]
@@ -212,7 +245,22 @@ def _is_copy(found: Versioned | None, wanted: Versioned) -> bool:
 
 
 def durable(items: Iterable[Item]) -> list[Item]:
-    return [item for item in items if not item[1].ephemeral and is_copied(item[0])]
+    return [one for one in items if not one[1].ephemeral and (not one[0].startswith(ROOT) or is_copied(one[0]))]
+
+
+async def pages_of(scan: AsyncIterator[list[Item]], records: int) -> AsyncGenerator[list[Item], None]:
+    """What `scan` yields, in pages of about `records` records and at most about PAGE_BYTES."""
+    page: list[Item] = []
+    size = 0
+    async for found in scan:
+        for item in found:
+            page.append(item)
+            size += len(item[1].value)
+            if len(page) >= records or size >= PAGE_BYTES:
+                yield page
+                page, size = [], 0
+    if page:
+        yield page
 
 
 def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

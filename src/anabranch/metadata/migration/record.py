@@ -70,6 +70,7 @@ class Counts:
     changed: int = 0  # keys copied again because they changed during the copy
     ephemerals: int = 0
     verified: int = 0  # compared with the source so far
+    expected: int = 0  # records to copy, about; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +137,15 @@ class MigrationRecord:
     def rate(self, now_ms: int) -> tuple[float, float | None]:
         """Records per second of the present step, and the estimated rest of it in seconds where the whole is known."""
         seconds = max(now_ms - self.times.get(str(self.sub_phase), now_ms), 1) / 1000
-        if self.sub_phase is not SubPhase.VERIFY_TREE:
-            return self.counts.records / seconds, None
-        rate = self.counts.verified / seconds
-        return rate, (self.counts.records - self.counts.verified) / rate if rate else None
+        counts = self.counts
+        done, whole = (
+            (counts.verified, counts.records)
+            if self.sub_phase is SubPhase.VERIFY_TREE
+            else (counts.records, counts.expected)
+        )
+        rate = done / seconds
+        is_estimated = rate and whole and self.sub_phase in (SubPhase.PRE_COPY, SubPhase.VERIFY_TREE)
+        return rate, max(whole - done, 0) / rate if is_estimated else None
 
     def with_progress(self, stored: bytes) -> MigrationRecord:
         """With the counts of a progress record, if it is of this attempt."""

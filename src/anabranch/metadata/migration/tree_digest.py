@@ -29,7 +29,7 @@ class TreeDigest:
     def add(self, items: Iterable[Item]) -> None:
         sums = self._sums
         for key, found in items:
-            bucket = bucket_of(key)
+            bucket = hash(key) & (BUCKETS - 1)  # `bucket_of` without the call
             content = hash((key, found.value, found.version, found.created_ms, found.modified_ms))
             sums[bucket] = (sums[bucket] + content + 1) & _MASK
             self.records += 1

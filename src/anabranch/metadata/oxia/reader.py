@@ -35,6 +35,24 @@ class Reader:
         found = await asyncio.gather(*(self._names_on(shard, parent, until) for shard in shards))
         return set().union(*found)
 
+    async def count(self, parent: str) -> int:
+        """All keys below `parent`, from listings without values."""
+        start, end = below(parent)
+        return sum(await asyncio.gather(*(self._count_on(shard, start, end) for shard in self._cluster.shards.ids)))
+
+    async def _count_on(self, shard_id: int, start: str, end: str) -> int:
+        request, count = wire.RangeRequest(shard=shard_id, start=start, end=end), 0
+        async with aclosing(self._cluster.leader(shard_id).stream(LIST, request, wire.ListResponse)) as stream:
+            while True:
+                left_s = self._cluster.deadline_s
+                try:
+                    response = await self._cluster.within(left_s, anext(stream, None), "no page received")
+                except CallFailed as failed:
+                    raise port_error(failed, "counting") from failed
+                if response is None:
+                    return count
+                count += len(response.keys)
+
     async def walk(self, parent: str) -> AsyncGenerator[list[wire.Record], None]:
         """All below `parent`, in key order, page by page. The deadline applies to each page."""
         start, end = below(parent)

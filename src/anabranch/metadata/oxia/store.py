@@ -256,6 +256,10 @@ class OxiaStore:
                 if items:
                     yield items
 
+    async def keys_about(self) -> int:
+        self._check_open()
+        return await self._reader.count(self._prefix)
+
     # Sessions and watches
 
     async def open_session(self, ttl_ms: int) -> Session:

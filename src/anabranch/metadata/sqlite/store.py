@@ -168,6 +168,9 @@ class SqliteStore:
         async for page in self._pages(prefix, BULK_ROWS):
             yield page
 
+    async def keys_about(self) -> int:
+        return await self._read(lambda table: table.count())
+
     async def bulk_write(self, items: Sequence[Item], *, preserve: bool) -> None:
         for key, given in items:
             check_key(key)

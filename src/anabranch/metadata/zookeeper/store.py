@@ -229,6 +229,12 @@ class ZooKeeperStore:
                 if items:
                     yield items
 
+    async def keys_about(self) -> int:
+        conn = self._opened()
+        with translated:
+            answer = await conn.call(jute.count_below(self._keys.root), conn.deadline())
+            return jute.count_of(answer.body)
+
     async def bulk_write(self, items: Sequence[Item], *, preserve: bool) -> None:
         conn = self._opened()
         if preserve:  # `raise_versions` may have been called in another process

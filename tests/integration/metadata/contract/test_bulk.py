@@ -13,6 +13,7 @@ from anabranch.metadata.interface import (
     RESERVED,
     VALUE_BYTES_MAX,
     BadKey,
+    Counting,
     Item,
     KeyMissing,
     MetadataStore,
@@ -20,6 +21,7 @@ from anabranch.metadata.interface import (
     Versioned,
     VersionMismatch,
 )
+from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.errors import BadRequest
 from tests.support.in_memory.metadata_stores import World, bulk_items, keys_below, must_get, value_of
 
@@ -52,6 +54,17 @@ async def loaded(store: MetadataStore, items: list[Item]) -> MetadataStore:
 async def test_bulk_scan_of_nothing(store: MetadataStore) -> None:
     assert [page async for page in store.bulk_scan("/")] == []
     assert await bulk_items(store, "/nothing") == []
+
+
+async def test_the_number_of_keys_is_known_without_a_scan(store: MetadataStore) -> None:
+    """Reserved keys, and nodes that a store makes above a key, may be counted too."""
+    real = store.inner if isinstance(store, GatedStore) else store
+    assert isinstance(real, Counting)
+    before = await real.keys_about()
+    for number in range(60):
+        await store.put(f"/counted/{number}", b"", expected=ABSENT)
+    await store.sync()
+    assert 60 <= await real.keys_about() - before <= 61
 
 
 async def test_bulk_scan_returns_each_key_once_parents_first(store: MetadataStore) -> None:
