@@ -115,7 +115,8 @@ def parse_options(scheme: str, query: str) -> StoreSecurity:
         if not value:
             raise UnknownStore(f"the option {name!r} of the metadata URL has no value")
         if name in ("ca", "cert", "key", "password-file", "token-file") and not value.startswith("/"):
-            raise UnknownStore(f"the option {name}={value} of the metadata URL needs an absolute path")
+            # the value is not shown: it may be the secret itself, put here by mistake
+            raise UnknownStore(f"the option {name!r} of the metadata URL needs an absolute path")
         given[name] = value
     return _checked(given)
 

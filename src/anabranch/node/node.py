@@ -29,6 +29,7 @@ from anabranch.broker.wire.server import BrokerServer
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.segment_host import SegmentHost
 from anabranch.controller.service import ScalableTopicService
+from anabranch.metadata.migration.service import MetadataMigration
 from anabranch.metadata.open import without_credentials
 from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.errors import NotReady
@@ -187,7 +188,7 @@ class Node:
             lambda: self.services,
             server,
             stores.ledgers.check_writable,
-            self._brokers(),
+            self._brokers(stores.migration),
             scalable,
             stores.migration,
             self._policy_defaults(),
@@ -240,12 +241,12 @@ class Node:
         self._warn()
         return make_guard(self.settings.security, stores.catalog, passwords)
 
-    def _brokers(self) -> BrokersAdmin:
-        store_url = without_credentials(self.settings.metadata_url)
+    def _brokers(self, migration: MetadataMigration) -> BrokersAdmin:
+        configured = without_credentials(self.settings.metadata_url)
         return BrokersAdmin(
             lambda: self.services,
-            {**shown(self.settings), "metadata.url": store_url},
-            store_url,
+            {**shown(self.settings), "metadata.url": configured},
+            lambda: without_credentials(migration.url),
             version=__version__,
             started_ms=self._clock.now_ms(),
         )

@@ -14,9 +14,10 @@ import pytest
 import anabranch
 import anabranch.admin
 from anabranch import StreamConsumer
-from anabranch.rest.openapi.result_schemas import SCALABLE_STATS, SCALABLE_SUBSCRIPTION, Schema
+from anabranch.rest.openapi.result_schemas import SCALABLE_STATS, SCALABLE_SUBSCRIPTION
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.in_process_cluster import until
+from tests.support.traffic.json_schemas import complaints
 
 pytestmark = pytest.mark.slow
 
@@ -35,29 +36,6 @@ def fetch(broker: BrokerProcess, path: str) -> str:
 def metric(broker: BrokerProcess) -> float:
     (line,) = [line for line in fetch(broker, "/metrics").splitlines() if line.startswith(METRIC + "{")]
     return float(line.rsplit(" ", 1)[1])
-
-
-def complaints(value: Any, schema: Schema, where: str = "") -> list[str]:
-    """Where the value differs from the schema; the part of JSON Schema that `result_schemas` uses."""
-    types: dict[str, Any] = {
-        "object": dict,
-        "array": list,
-        "string": str,
-        "integer": int,
-        "number": (int, float),
-        "boolean": bool,
-    }
-    if not isinstance(value, types[schema["type"]]):
-        return [f"{where}: {value!r} is no {schema['type']}"]
-    found = [f"{where}: no {key}" for key in schema.get("required", ()) if key not in value]
-    if schema["type"] == "array":
-        found += [text for at, one in enumerate(value) for text in complaints(one, schema["items"], f"{where}[{at}]")]
-    if schema["type"] == "object":
-        known, others = schema.get("properties", {}), schema.get("additionalProperties")
-        for key, one in value.items():
-            if (part := known.get(key, others)) is not None:
-                found += complaints(one, part, f"{where}.{key}")
-    return found
 
 
 async def watch_line(process: asyncio.subprocess.Process, part: str) -> str:

@@ -28,12 +28,12 @@ class BrokersAdmin:
         self,
         services: Callable[[], Services],
         configuration: Mapping[str, str] | None = None,
-        metadata_url: str = "",
+        metadata_url: Callable[[], str] = str,
         *,
         version: str = "",
         started_ms: int = 0,
     ) -> None:
-        """`metadata_url` must not hold credentials."""
+        """`metadata_url` is that of the store in use, which a migration changes; without credentials."""
         self._services = services
         self._version, self._started_ms = version, started_ms
         self._configuration = dict(configuration or {})
@@ -162,8 +162,8 @@ class BrokersAdmin:
     def internal(self) -> dict[str, str]:
         """Where the metadata is, under Pulsar's names."""
         return {
-            "metadataStoreUrl": self._metadata_url,
-            "configurationMetadataStoreUrl": self._metadata_url,
+            "metadataStoreUrl": self._metadata_url(),
+            "configurationMetadataStoreUrl": self._metadata_url(),
             "ledgersRootPath": "/ledgers",
         }
 

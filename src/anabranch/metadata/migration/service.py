@@ -268,6 +268,8 @@ class MetadataMigration:
         if record.phase is Phase.COMPLETED:
             fields["pending"] = await self.participant.pending_peers()
             fields["allSwitched"] = record.role is Role.TARGET and not fields["pending"]
+            if fields["allSwitched"]:
+                fields["settings"] = {"metadata.url": record.target_url}
         participants = await read_participants(self._store.real)  # last, so that it agrees with `allSwitched`
         fields["participants"] = {name: str(one.state) for name, one in participants.items()}
         since = self.participant.blocked_since

@@ -11,6 +11,7 @@ FLAG: Schema = {"type": "boolean"}
 TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "integer"}
 AMOUNT: Schema = {"type": "number"}
+TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 TEXTS: Schema = {"type": "array", "items": TEXT}
 WORDS: Schema = {"type": "object", "additionalProperties": TEXT}
 
@@ -133,6 +134,38 @@ SCALABLE_SUBSCRIPTION = _object(
     segments=_map(SEGMENT_POSITION),
 )
 
+MIGRATION = {
+    "type": "object",
+    "required": ["phase", "targetUrl", "sourceUrl", "attempt", "counts", "participants", "error", "isBlocked"],
+    "properties": {
+        "phase": {"type": "string", "enum": ["NOT_STARTED", "PREPARATION", "COPYING", "COMPLETED", "FAILED"]},
+        "targetUrl": TEXT,
+        "sourceUrl": TEXT,
+        "role": {"type": "string", "enum": ["source", "target"]},
+        "attempt": NUMBER,
+        "run": TEXT,
+        "coordinator": TEXT,
+        "subPhase": TEXT_OR_NULL,
+        "startedMs": NUMBER,
+        "timesMs": _map(NUMBER),
+        "counts": _object(
+            records=NUMBER, value_bytes=NUMBER, changed=NUMBER, ephemerals=NUMBER, verified=NUMBER, expected=NUMBER
+        ),
+        "error": TEXT_OR_NULL,
+        "recordsPerSecond": AMOUNT,
+        "restSeconds": {"type": ["number", "null"]},
+        "participants": _map(TEXT),
+        "isBlocked": FLAG,
+        "blockedSeconds": AMOUNT,
+        "blockedSinceMs": {"type": ["integer", "null"]},
+        "waitingKeys": NUMBER,
+        "pending": TEXTS,
+        "allSwitched": FLAG,
+        "settings": WORDS,
+    },
+}
+COMPARISON = _object(source_records=NUMBER, target_records=NUMBER, different=NUMBER, keys=TEXTS)
+
 RESULTS: dict[tuple[str, str], Schema] = {
     ("GET", "/admin/v2/scalable/{tenant}/{namespace}"): TEXTS,
     ("GET", "/admin/v2/scalable/{tenant}/{namespace}/{topic}"): SCALABLE,
@@ -191,6 +224,8 @@ RESULTS: dict[tuple[str, str], Schema] = {
     ("GET", "/brokers/configuration/values"): WORDS,
     ("GET", "/brokers/configuration/runtime"): WORDS,
     ("GET", "/brokers/internal-configuration"): WORDS,
+    ("GET", "/metadata/migration/status"): MIGRATION,
+    ("POST", "/metadata/migration/verify"): COMPARISON,
     ("GET", "/broker-stats/topics"): _map(_map(_map(_map(STATS)))),
     ("POST", "/topics/{domain}/{tenant}/{namespace}/{topic}"): PUBLISHED,
 }
