@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from anabranch.admin.client import AdminClient
+from anabranch.admin.errors import Refused, Unreachable
 from anabranch.cli.admin.verb import Values, Verb, group_of, option
 from anabranch.cli.output.progress import with_progress
 from anabranch.cli.output.tables import table
@@ -15,6 +18,9 @@ from anabranch.runtime.clock import SystemClock
 
 _ROOT = "/admin/v2/metadata/migration"
 _POLL_S = 0.25
+_SILENT_S = 15.0
+"""Longer than a busy broker takes to answer, and than the lease of a coordinator that has ended."""
+
 _STEPS = {
     "PRE_COPY": "copying while writes go on",
     "VERIFY_TREE": "comparing the copy",
@@ -32,7 +38,8 @@ class MigrationEnded(click.ClickException):
 def _line(status: Any) -> str:
     counts = status["counts"]
     step = _STEPS.get(status["subPhase"], "")
-    text = f"{status['phase']}: {step}; {counts['records']:,} records, {counts['value_bytes'] / 1e6:,.1f} MB"
+    text = f"{status['phase']}: {step}; {counts['records']:,}{_of(status)} records"
+    text += f", {counts['value_bytes'] / 1e6:,.1f} MB"
     if counts["verified"]:
         text += f", {counts['verified']:,} compared"
     if status.get("recordsPerSecond"):
@@ -46,6 +53,12 @@ def _line(status: Any) -> str:
     return text
 
 
+def _of(status: Any) -> str:
+    """Not after the copy, because the source's own keys were counted too."""
+    expected = status["counts"]["expected"]
+    return f" of about {expected:,}" if expected and status["subPhase"] == "PRE_COPY" else ""
+
+
 def _start(admin: AdminClient, values: Values) -> Any:
     query = {"target": values["target"], "rate": values["rate"], "purgeTarget": values["purge_target"]}
     admin.call("POST", f"{_ROOT}/start", query=query)
@@ -54,18 +67,41 @@ def _start(admin: AdminClient, values: Values) -> Any:
 
 def _waited(admin: AdminClient) -> Any:
     clock = SystemClock()
-    status = admin.call("GET", f"{_ROOT}/status").value
+    status: Any = None
 
     async def poll() -> None:
         nonlocal status
-        while status["phase"] != "FAILED" and not status.get("allSwitched"):
+        answered = clock.monotonic()
+        while status is None or (status["phase"] != "FAILED" and not status.get("allSwitched")):
+            if (found := await asyncio.to_thread(_asked, admin)) is not None:
+                status, answered = found, clock.monotonic()
+            elif clock.monotonic() > answered + _SILENT_S:
+                raise MigrationEnded(
+                    "the broker that coordinates the migration does not answer. If it has ended, the attempt fails "
+                    "within seconds, unless it was already decided. Look at another broker: "
+                    "anabranch admin metadata-migration status --admin-url URL"
+                )
             await clock.sleep(_POLL_S)
-            status = await asyncio.to_thread(lambda: admin.call("GET", f"{_ROOT}/status").value)
 
-    asyncio.run(with_progress(poll(), lambda: _line(status), clock))
+    asyncio.run(with_progress(poll(), lambda: _line(status) if status else "started", clock))
     if status["phase"] == "FAILED":
-        raise MigrationEnded(f"the migration failed, the store in use is unchanged: {status['error']}")
+        raise MigrationEnded(
+            f"the migration failed, the store in use is unchanged: {status['error']}. Start it again at any broker, "
+            "with this target (--purge-target deletes what the attempt has left there) or another"
+        )
     return status
+
+
+def _asked(admin: AdminClient) -> Any:
+    """The status; None while the broker cannot be asked."""
+    try:
+        return admin.call("GET", f"{_ROOT}/status").value
+    except Unreachable:
+        return None
+    except Refused as error:
+        if not error.retryable:
+            raise
+        return None
 
 
 def _shown(status: Any) -> str:
@@ -78,18 +114,33 @@ def _shown(status: Any) -> str:
         ("to", status["targetUrl"]),
         ("attempt", status["attempt"]),
         ("coordinator", status["coordinator"]),
-        ("records", f"{status['counts']['records']:,}"),
+        ("records", f"{status['counts']['records']:,}{_of(status)}"),
         ("value bytes", f"{status['counts']['value_bytes']:,}"),
         ("changed during the copy", f"{status['counts']['changed']:,}"),
-        ("writes waited here", f"{status['blockedSeconds']:.3f} s{', waiting now' if status['isBlocked'] else ''}"),
+        ("writes waited here", _blocked(status)),
         *((f"broker {name}", state) for name, state in sorted(status["participants"].items())),
     ]
+    if status.get("recordsPerSecond"):
+        rows.append(("records per second", f"{status['recordsPerSecond']:,.0f}"))
+    if status.get("restSeconds") is not None:
+        rows.append(("left of this step", f"about {status['restSeconds']:,.0f} s"))
     if status["error"]:
         rows.append(("error", status["error"]))
     text = table(("what", "value"), rows)
-    if status.get("allSwitched"):
-        text += f'\n\nSet this before the next restart of a broker:\n  [metadata]\n  url = "{status["targetUrl"]}"'
+    if status.get("pending"):
+        text += f"\n\nNot switched yet: {', '.join(status['pending'])}"
+    if settings := status.get("settings"):
+        url = json.dumps(settings["metadata.url"], ensure_ascii=False)
+        text += f"\n\nSet this for every broker before its next restart:\n  [metadata]\n  url = {url}"
     return text
+
+
+def _blocked(status: Any) -> str:
+    seconds = f"{status['blockedSeconds']:.3f} s"
+    if not status["isBlocked"]:
+        return seconds
+    since = datetime.fromtimestamp(status["blockedSinceMs"] / 1000, UTC)
+    return f"{seconds}, waiting now, since {since:%H:%M:%S} UTC: topics, policies, splits and other metadata"
 
 
 def _compared(found: Any) -> str:
