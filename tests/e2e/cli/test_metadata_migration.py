@@ -41,11 +41,39 @@ def test_one_broker_moves_back_and_forth(
     assert f'url = "{other}"' in shown
     assert "no difference" in run("metadata-migration", "verify")
     run("topics", "create", "later")
+    check_tools(f"sqlite:///{private_broker.data}/metadata", other, tmp_path, capsys)
     source = json.loads(run("metadata-migration", "status", "--json"))["sourceUrl"]
     assert "earlier migration" in run("metadata-migration", "start", "--target", source, code=1)
     assert "COMPLETED" in run("metadata-migration", "start", "--target", source, "--wait", "--purge-target")
     assert "later" in run("topics", "list", "public/default")
     private_broker.restart()
+
+
+def check_tools(old: str, new: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Verbs that open a store themselves: they write into the store in use only, and say which that is."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["metadata", *words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    saved = str(folder / "saved.jsonl")
+    code, _, err = run("export", old, "/", "-o", saved)
+    assert code == 0 and f"note: the cluster uses another metadata store since a migration: {new}" in err
+    assert run("ls", old)[0] == 0, "reading goes on"
+    for words in (
+        ("put", old, "/lost", "x"),
+        ("rm", old, "/", "-r", "--yes"),
+        ("rm", old, "/pulsar/migration-coordinator/migration", "--yes"),
+        ("import", old, saved, "--merge"),
+    ):
+        code, _, err = run(*words)
+        assert code == 1 and "uses another metadata store" in err and f"write there: {new}" in err, (words, err)
+    assert run("put", old, "/kept", "x", "--old-store")[0] == 0
+    assert run("put", new, "/new", "x")[0] == 0
+    assert run("rm", new, "/new", "--yes")[0] == 0
+    code, _, err = run("get", new, "/kept")
+    assert code == 1 and "note:" not in err
 
 
 def during_copy(broker: BrokerProcess, act: Callable[[], None]) -> threading.Thread:

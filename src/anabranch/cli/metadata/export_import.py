@@ -15,7 +15,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from anabranch.cli.metadata.store_access import StoreFailed, access_options, note, with_store
+from anabranch.cli.metadata.store_access import (
+    StoreFailed,
+    access_options,
+    note,
+    old_store_option,
+    with_store,
+    with_written_store,
+)
 from anabranch.cli.output.progress import with_progress
 from anabranch.runtime.clock import SystemClock
 
@@ -130,7 +137,7 @@ def reading(file: str) -> Iterator[IO[str]]:
 @click.argument("file", default="-")
 @click.option("--merge", is_flag=True, help="Into a store that is not empty, over keys that are there already.")
 @click.option("--preserve", is_flag=True, help="Keep versions and times; only into an empty store.")
-def import_(url: str, file: str, merge: bool, preserve: bool, deadline: float, as_json: bool) -> int:
+def import_(url: str, file: str, merge: bool, preserve: bool, deadline: float, as_json: bool, old_store: bool) -> int:
     """Write what `export` wrote (FILE, default: standard input) into a store.
 
     \b
@@ -165,7 +172,7 @@ def import_(url: str, file: str, merge: bool, preserve: bool, deadline: float, a
             await with_progress(writing, lambda: rate_line(tally, contents.records, clock.monotonic() - began), clock)
 
         try:
-            with_store(url, deadline, work, creates=True)
+            with_written_store(url, deadline, work, old_store=old_store, creates=True)
         except (KeyboardInterrupt, StoreFailed):
             if tally.records:
                 note(f"stopped: {tally.records:,} of {contents.records:,} records are written")
@@ -180,3 +187,4 @@ def import_(url: str, file: str, merge: bool, preserve: bool, deadline: float, a
 
 for _command in (export, import_):
     access_options(_command)
+old_store_option(import_)

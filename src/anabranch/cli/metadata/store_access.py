@@ -7,9 +7,11 @@ password of a URL.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -59,16 +61,74 @@ def access_options(command: click.Command) -> click.Command:
     return command
 
 
-def with_store(url: str, deadline: float, work: Work[T], *, creates: bool = False) -> T:
-    """Run `work` on the opened store. Only verbs that write (`creates`) make a SQLite store where there is none."""
-    from anabranch.metadata.open import open_store, without_credentials
+def old_store_option(command: click.Command) -> click.Command:
+    """For verbs that write."""
+    command.params.append(
+        option("--old-store", is_flag=True, help="Write although the cluster uses another store since a migration.")
+    )
+    return command
 
-    shown = without_credentials(url)
+
+def with_store(url: str, deadline: float, work: Work[T]) -> T:
+    """Run `work`, which only reads, on the opened store."""
+    from anabranch.metadata.open import open_store
 
     async def run() -> T:
         async with open_store(url, SystemClock(), int(deadline * 1000)) as store:
+            await _note_moved(store)
             return await work(store)
 
+    return _run(url, run, creates=False)
+
+
+def with_written_store(
+    url: str, deadline: float, work: Work[T], *, old_store: bool = False, creates: bool = False
+) -> T:
+    """Run `work`, which writes. Without `old_store` it takes part in a migration that runs meanwhile, and the store of
+    a cluster that has moved away is refused. With `creates` a SQLite store is made where there is none."""
+    from anabranch.metadata.migration.tool import StoreMoved, opened_for_writing
+    from anabranch.metadata.open import bare_store, open_store, without_credentials
+    from anabranch.runtime.chance import SystemChance
+
+    clock, deadline_ms = SystemClock(), int(deadline * 1000)
+    name = f"tool-{socket.gethostname()}-{os.getpid()}"
+
+    def open_target(one: str) -> MetadataStore:
+        return bare_store(one, clock, deadline_ms)
+
+    async def run() -> T:
+        if old_store:
+            async with open_store(url, clock, deadline_ms) as store:
+                return await work(store)
+        try:
+            async with opened_for_writing(url, open_target, name=name, clock=clock, chance=SystemChance()) as store:
+                return await work(store)
+        except StoreMoved as moved:
+            hint = f"write there: {without_credentials(moved.url)} (--old-store writes here all the same)"
+            raise StoreFailed(moved.reason, moved.code, hint) from moved
+
+    return _run(url, run, creates=creates)
+
+
+async def _note_moved(store: MetadataStore) -> None:
+    from anabranch.metadata.interface import StoreIncompatible
+    from anabranch.metadata.migration.follow import NotComplete, successor
+    from anabranch.metadata.migration.record import read_record
+    from anabranch.metadata.open import without_credentials
+
+    try:
+        follows = successor(await read_record(store))
+    except (NotComplete, StoreIncompatible) as error:
+        note(f"note: {error.reason}")
+    else:
+        if follows:
+            note(f"note: the cluster uses another metadata store since a migration: {without_credentials(follows)}")
+
+
+def _run(url: str, run: Callable[[], Coroutine[Any, Any, T]], *, creates: bool) -> T:
+    from anabranch.metadata.open import without_credentials
+
+    shown = without_credentials(url)
     try:
         if not creates:
             require_database(url)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from anabranch.cli.metadata.key_tree import facts_line, facts_of, plain
-from anabranch.cli.metadata.store_access import StoreFailed, access_options, note, require_ours, with_store
+from anabranch.cli.metadata.store_access import (
+    StoreFailed,
+    access_options,
+    note,
+    old_store_option,
+    require_ours,
+    with_store,
+    with_written_store,
+)
 from anabranch.cli.output.progress import with_progress
 from anabranch.runtime.clock import SystemClock
 
@@ -58,7 +66,16 @@ def value_of(value: str | None, file: str | None) -> bytes:
     metavar="absent|any|VERSION",
     help="Write only if KEY is not there, whatever is there, or if it is at VERSION (default: any).",
 )
-def put(url: str, key: str, value: str | None, file: str | None, expect: str, deadline: float, as_json: bool) -> int:
+def put(
+    url: str,
+    key: str,
+    value: str | None,
+    file: str | None,
+    expect: str,
+    deadline: float,
+    as_json: bool,
+    old_store: bool,
+) -> int:
     """Write VALUE, a file or standard input under KEY and tell the new version.
 
     \b
@@ -76,7 +93,7 @@ def put(url: str, key: str, value: str | None, file: str | None, expect: str, de
     async def work(store: MetadataStore) -> Version:
         return await store.put(key, given, expected=expected)
 
-    version = with_store(url, deadline, work, creates=True)
+    version = with_written_store(url, deadline, work, old_store=old_store, creates=True)
     if as_json:
         click.echo(json.dumps({"key": key, "version": version, "bytes": len(given)}, ensure_ascii=False))
     else:
@@ -90,7 +107,16 @@ def put(url: str, key: str, value: str | None, file: str | None, expect: str, de
 @click.option("-r", "--recursive", is_flag=True, help="KEY and all below it; they are counted first.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--expect", default=None, metavar="VERSION", help="Delete only if KEY is at this version.")
-def rm(url: str, key: str, recursive: bool, yes: bool, expect: str | None, deadline: float, as_json: bool) -> int:
+def rm(
+    url: str,
+    key: str,
+    recursive: bool,
+    yes: bool,
+    expect: str | None,
+    deadline: float,
+    as_json: bool,
+    old_store: bool,
+) -> int:
     """Delete KEY, or with -r all of its tree. Asks first.
 
     \b
@@ -108,9 +134,9 @@ def rm(url: str, key: str, recursive: bool, yes: bool, expect: str | None, deadl
     if not recursive and key == "/":
         raise click.UsageError("/ is the whole tree: -r deletes it")
     if recursive:
-        deleted = _remove_tree(url, key, deadline, yes=yes)
+        deleted = _remove_tree(url, key, deadline, yes=yes, old_store=old_store)
     else:
-        _remove_one(url, key, deadline, expect, yes=yes)
+        _remove_one(url, key, deadline, expect, yes=yes, old_store=old_store)
         deleted = 1
     if as_json:
         click.echo(json.dumps({"key": key, "deleted": deleted}, ensure_ascii=False))
@@ -119,7 +145,7 @@ def rm(url: str, key: str, recursive: bool, yes: bool, expect: str | None, deadl
     return 0
 
 
-def _remove_one(url: str, key: str, deadline: float, expect: str | None, *, yes: bool) -> None:
+def _remove_one(url: str, key: str, deadline: float, expect: str | None, *, yes: bool, old_store: bool) -> None:
     async def look(store: MetadataStore) -> tuple[Versioned | None, list[str]]:
         await store.sync()
         return await store.get(key), await store.children(key)
@@ -137,10 +163,10 @@ def _remove_one(url: str, key: str, deadline: float, expect: str | None, *, yes:
     async def work(store: MetadataStore) -> None:
         await store.delete(key, expected=expected)
 
-    with_store(url, deadline, work)
+    with_written_store(url, deadline, work, old_store=old_store)
 
 
-def _remove_tree(url: str, key: str, deadline: float, *, yes: bool) -> int:
+def _remove_tree(url: str, key: str, deadline: float, *, yes: bool, old_store: bool) -> int:
     from anabranch.metadata.transfer import Tally, delete_keys, keys_of
 
     clock = SystemClock()
@@ -162,7 +188,7 @@ def _remove_tree(url: str, key: str, deadline: float, *, yes: bool) -> int:
         await with_progress(removal, lambda: f"{done.records:,} of {len(keys):,} keys deleted", clock)
 
     try:
-        with_store(url, deadline, work)
+        with_written_store(url, deadline, work, old_store=old_store)
     except (KeyboardInterrupt, StoreFailed):
         note(f"stopped: {done.records:,} of {len(keys):,} keys are deleted; the same command goes on")
         raise
@@ -194,3 +220,4 @@ def confirm(question: str) -> None:
 
 for _command in (put, rm):
     access_options(_command)
+    old_store_option(_command)

@@ -14,5 +14,6 @@ It knows stores, sessions and gates, and nothing of topics or brokers.
 | `copy` `tree_digest` | scan, changed keys, comparison |
 | `pacing` | rate limit of the copy |
 | `follow` | opens the store that a moved one names |
+| `tool` | writes of programs that are no brokers |
 | `service` | start, status, abort and verify |
 """

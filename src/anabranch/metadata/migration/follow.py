@@ -35,7 +35,7 @@ async def open_current(url: str, open_store: OpenTarget, now_ms: int) -> tuple[s
             if record is not None and record.is_abandoned_target and decided is not None and decided.run == record.run:
                 await mark_complete(store, decided, now_ms)
                 return seen[-1], store
-            follows = "" if record is None else _successor(record)
+            follows = successor(record)
             if not follows:
                 return seen[-1], store
             if seen.count(follows) > 1 or len(seen) > HOPS_MAX:
@@ -49,8 +49,10 @@ async def open_current(url: str, open_store: OpenTarget, now_ms: int) -> tuple[s
         log.warning("the metadata of the cluster is in another store; set metadata.url to it")
 
 
-def _successor(record: MigrationRecord) -> str:
+def successor(record: MigrationRecord | None) -> str:
     """URL of the store to look at next; empty if the store with this record is in use."""
+    if record is None:
+        return ""
     if record.has_moved:
         return record.target_url
     if record.is_abandoned_target and not record.source_url:
