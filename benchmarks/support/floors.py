@@ -112,7 +112,6 @@ async def serve_connection(make: Callable[[Connection], ReceiptCommands]) -> Non
     """The broker's own connections, with nothing behind them: no topics, no storage."""
     world = BrokerWorld()
     services = Services(
-        settings=world.settings,
         clock=world.clock,
         catalog=world.catalog,
         topics=world.topics,

@@ -44,7 +44,6 @@ class NameGenerator:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    settings: BrokerSettings
     clock: Clock
     catalog: Catalog
     topics: TopicRegistry
@@ -56,6 +55,11 @@ class Services:
     peers: BrokerPeers | None = None  # None: single broker
     segments: ClusterSegmentHost | None = None  # None: no scalable topics
     scalable: ScalableTopics | None = None  # None: no scalable topics
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """Those in force now: some change while the broker runs."""
+        return self.catalog.settings
 
     @property
     def placement(self) -> Placement:

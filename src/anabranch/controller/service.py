@@ -204,6 +204,12 @@ class ScalableTopicService:
                 extra={"topic": str(topic), "subscription": event.subscription, "reason": failure.reason},
             )
 
+    def use_settings(self, settings: ScalableTopicsSettings) -> None:
+        """Auto-scaling, limits of layouts and the switch of migrations; the rest is read at start."""
+        self.settings = settings
+        self.policies.use_base(settings.auto_scale_policy)
+        self.controllers.use_settings(settings)
+
     # calls ------------------------------------------------------------------------------------------------------------
     def watch(self, topic: TopicName, listener: LayoutListener, *, create: bool) -> Watcher:
         """Raises NotAllowed, TopicGone for names that can have no layout."""

@@ -147,6 +147,10 @@ class TopicControllers:
         if not task.cancelled():
             task.exception()  # marks it as retrieved: the caller may be gone
 
+    def use_settings(self, settings: ScalableTopicsSettings) -> None:
+        """Limits of layouts, for topics that are led from now on; a split or merge reads them again."""
+        self._settings = settings
+
     async def _load_outcome(self, topic: TopicName) -> TopicController | Error:
         """Returns refusals as values, because callers that share this task each raise them."""
         try:

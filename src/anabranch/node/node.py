@@ -37,6 +37,7 @@ from anabranch.model.names import TopicName
 from anabranch.node.adapters.inactive_cleanup import InactiveCleanup
 from anabranch.node.adapters.store_events import StoreEvents
 from anabranch.node.adapters.topic_layouts import StoredScalableRecords
+from anabranch.node.dynamic_settings import DynamicSettings
 from anabranch.node.settings.node import NodeSettings, is_loopback
 from anabranch.node.wiring.listeners import Listeners
 from anabranch.node.wiring.scalable_topics import step_of
@@ -49,9 +50,8 @@ from anabranch.rest.server import HttpServer
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import Clock, SystemClock
-from anabranch.runtime.logs import get_logger
+from anabranch.runtime.logs import get_logger, set_log_level
 from anabranch.runtime.net import SocketNetwork
-from anabranch.runtime.settings import shown
 from anabranch.security.access_control import AccessControl
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ class Node:
         self._stack = AsyncExitStack()
         self._services: Services | None = None
         self._joining: ClusterWiring | None = None  # in a cluster
+        self._changeable: DynamicSettings | None = None  # from the opening of the stores on
+        self._controllers_here: ScalableTopicService | None = None
 
     @property
     def services(self) -> Services:
@@ -118,8 +120,11 @@ class Node:
     async def _open(self) -> None:
         """Order of wiring: stores, ports, placement, topics, segments, controllers, services; then the cluster is
         joined and clients are accepted. Objects that are called before `services` is set get it as a callable."""
-        settings, clock, stack = self.settings, self._clock, self._stack
-        stores = await open_stores(settings, clock, stack)
+        clock, stack = self._clock, self._stack
+        stores = await open_stores(self.settings, clock, stack)
+        self._changeable = DynamicSettings(stores.metadata, self.settings, clock, self._use_settings)
+        self.settings = settings = await self._changeable.load()
+        stores.catalog.use_settings(settings.broker)
         joining = self._joining = self._make_joining(stores) if settings.cluster.enabled else None
         guard = self._guard(stores)
         server = BrokerServer(
@@ -151,8 +156,8 @@ class Node:
         if segments is not None:
             admin.peer_calls.add(segments)
         controllers = self._controllers(stores.metadata, scalable_admin, placement, segments, record_cache)
+        self._controllers_here = controllers
         self._services = Services(
-            settings=settings.broker,
             clock=clock,
             catalog=stores.catalog,
             topics=topics,
@@ -177,6 +182,7 @@ class Node:
                 controllers.placement_changed(has_gained=True)
             else:
                 joining.follow(controllers)
+        await stack.enter_async_context(self._changeable)
         topics.start()
         listeners.start()
         stack.push_async_callback(self._shut, server, topics)
@@ -191,7 +197,7 @@ class Node:
             self._brokers(stores.migration),
             scalable,
             stores.migration,
-            self._policy_defaults(),
+            self._policy_defaults,
         )
 
     def _policy_defaults(self) -> Defaults:
@@ -203,6 +209,17 @@ class Node:
             retention=Retention(settings.topics.retention_ms, settings.topics.retention_bytes),
             segment_retention=settings.scalable_topics.retention,
         )
+
+    async def _use_settings(self, settings: NodeSettings) -> None:
+        """Settings changed while the broker runs (`dynamic_settings.DYNAMIC`)."""
+        if settings.log.level != self.settings.log.level:
+            set_log_level(settings.log.level)
+        self.settings, services = settings, self.services
+        services.catalog.use_settings(settings.broker)
+        services.schemas.use_settings(settings.schemas)
+        if self._controllers_here is not None:
+            self._controllers_here.use_settings(settings.scalable_topics)
+        await services.topics.apply_all_policies()
 
     def _make_joining(self, stores: Stores) -> ClusterWiring:
         # Imported here: a broker alone would spend a tenth of its start on it.
@@ -242,10 +259,9 @@ class Node:
         return make_guard(self.settings.security, stores.catalog, passwords)
 
     def _brokers(self, migration: MetadataMigration) -> BrokersAdmin:
-        configured = without_credentials(self.settings.metadata_url)
         return BrokersAdmin(
             lambda: self.services,
-            {**shown(self.settings), "metadata.url": configured},
+            self._changeable,
             lambda: without_credentials(migration.url),
             version=__version__,
             started_ms=self._clock.now_ms(),

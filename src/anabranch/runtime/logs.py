@@ -135,6 +135,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
 
 
+def set_log_level(level: str) -> None:
+    """Of all loggers of this process, while it runs."""
+    root = logging.getLogger()
+    root.setLevel(level.upper())
+    logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
+
+
 def setup_logs(
     level: str = "info", form: LogFormat = "text", stream: TextIO | None = None, origin: str = ""
 ) -> logging.Handler:
@@ -149,6 +156,5 @@ def setup_logs(
     for old in [old for old in root.handlers if old.get_name() == "anabranch"]:
         root.removeHandler(old)
     root.addHandler(handler)
-    root.setLevel(level.upper())
-    logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
+    set_log_level(level)
     return handler

@@ -131,6 +131,25 @@ def load(root: type[T], layers: Sequence[Layer]) -> T:
     raise SettingsError(complaints)
 
 
+def changed(root: T, values: Mapping[str, Any], origin: str) -> T:
+    """The settings with other values for some, converted and checked as `load` does; raises SettingsError."""
+    layer, built, complaints = Layer(origin, values), {}, []
+    groups = dict(_groups(type(root)))
+    known = {f"{section}.{field.name}" for section, group in groups.items() for field in fields(group)}
+    complaints = [f"{name}: no such setting{_hint(name, known)}" for name in values if name not in known]
+    for section, group in groups.items():
+        if any(name.startswith(f"{section}.") for name in values):
+            found, wrong = _group_values(section, group, [layer])
+            complaints += wrong
+            try:
+                built[section] = dataclasses.replace(getattr(root, section), **found)
+            except SettingsError as error:
+                complaints += error.complaints
+    if complaints:
+        raise SettingsError(complaints)
+    return dataclasses.replace(root, **built)  # type: ignore[type-var]  # roots are dataclasses
+
+
 def sample(root: type[Any]) -> str:
     """A TOML file with every setting at its default, commented out, each with its line of help."""
     lines = [

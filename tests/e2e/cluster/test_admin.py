@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,68 @@ def test_the_real_pulsar_admin_at_a_broker_that_is_not_the_owner(
         assert cluster.owner(topic).http_url.endswith(wanted)
         admin.ok("topics", "delete", "-f", topic)
         admin.ok("topics", "delete-partitioned-topic", f"{topic}-p")
+
+
+def test_setting_changed_at_any_broker_is_in_force_on_all_and_after_a_restart(
+    cluster: ClusterProcesses, client: pulsar.Client
+) -> None:
+    configuration = "/admin/v2/brokers/configuration"
+
+    def may_create(broker: BrokerProcess, prefix: str) -> bool:
+        """Whether the broker's own clients create topics by using them."""
+        stock = new_client(broker.service_url, operation_timeout_seconds=5)
+        try:
+            stock.create_producer(f"persistent://public/default/{prefix}-{broker.port}")
+        except pulsar.PulsarException:
+            return False
+        finally:
+            stock.close()
+        return True
+
+    def all_may(prefix: str, wanted: bool) -> bool:
+        return all(may_create(one, prefix) is wanted for one in cluster.alive)
+
+    for number, asked in enumerate(cluster.alive):
+        rest(asked, "POST", f"{configuration}/broker.auto_create_topics/false")
+        cluster.until(partial(all_may, f"no-{number}", False), "topics are created somewhere")
+        for one in cluster.alive:
+            assert rest(one, "GET", f"{configuration}/values") == {"broker.auto_create_topics": "false"}
+            assert rest(one, "GET", f"{configuration}/runtime")["broker.auto_create_topics"] == "false"
+        if number == 0:
+            asked.restart()
+            cluster.wait_settled()
+            assert not may_create(asked, "after-restart")
+        rest(cluster.alive[number - 1], "DELETE", f"{configuration}/broker.auto_create_topics")
+        cluster.until(partial(all_may, f"yes-{number}", True), "topics are not created somewhere")
+
+
+def test_unacknowledged_limit_changed_at_one_broker_holds_for_clients_of_the_others(
+    cluster: ClusterProcesses, client: pulsar.Client
+) -> None:
+    setting = "/admin/v2/brokers/configuration/maxUnackedMessagesPerConsumer"
+    topics = cluster.topics_of_each(prefix="unacked-")
+    consumers = [client.subscribe(topic, "s", pulsar.ConsumerType.Shared) for topic in topics]
+    rest(cluster.alive[0], "POST", f"{setting}/3")
+
+    def is_changed(broker: BrokerProcess) -> bool:
+        values = rest(broker, "GET", "/admin/v2/brokers/configuration/values")
+        return bool(values == {"broker.unacked_per_consumer_max": "3"})
+
+    try:
+        for topic, consumer in zip(topics, consumers, strict=True):
+            producer = client.create_producer(topic, batching_enabled=False)
+            owner = cluster.owner(topic)
+            cluster.until(partial(is_changed, owner), "the setting is not in force")
+            for number in range(10):
+                producer.send(str(number).encode())
+            received = [consumer.receive(10_000) for _ in range(3)]
+            with pytest.raises(pulsar.Timeout):
+                consumer.receive(300)
+            for message in received:
+                consumer.acknowledge(message)
+            consumer.receive(10_000)
+    finally:
+        rest(cluster.alive[1], "DELETE", setting)
+    for consumer in consumers:
+        for _ in range(6):  # without acknowledging: the limit is gone
+            consumer.receive(10_000)

@@ -40,11 +40,13 @@ def test_configuration_has_no_secrets(start_broker: StartBroker, tmp_path: Path)
     assert all(isinstance(value, str) for value in values.values())
     assert values["security.token_secret_key"] == "(set, not shown)"
     assert secret not in str(values)
-    assert rest.expect("GET", f"{BROKERS}/configuration") == []
+    assert "broker.auto_create_topics" in rest.expect("GET", f"{BROKERS}/configuration")
     assert rest.expect("GET", f"{BROKERS}/configuration/values") == {}
-    for method, path in (("POST", "broker.sweep_seconds/1"), ("DELETE", "broker.sweep_seconds")):
+    for method, path in (("POST", "network.port/1"), ("DELETE", "network.port"), ("POST", "no.such/1")):
         status, body = rest.call(method, f"{BROKERS}/configuration/{path}")
         assert status == 412 and "non-dynamic" in body["reason"]
+    status, body = rest.call("POST", f"{BROKERS}/configuration/broker.auto_create_topics/perhaps")
+    assert status == 412 and "true or false" in body["reason"]
     assert rest.expect("GET", f"{BROKERS}/internal-configuration")["metadataStoreUrl"].startswith("sqlite:")
 
 

@@ -128,7 +128,12 @@ def test_brokers(admin: PulsarAdmin, process: BrokerProcess) -> None:
     admin.ok("topics", "create", f"persistent://{NS}/owned")
     assert f"{NS}/0x" in admin.ok("brokers", "namespaces", "standalone", "--url", here).out
     admin.ok("topics", "delete", f"persistent://{NS}/owned")
-    assert admin.ok("brokers", "list-dynamic-config").lines == []
+    assert "broker.auto_create_topics" in admin.ok("brokers", "list-dynamic-config").lines
+    dynamic = ("--config", "maxUnackedMessagesPerConsumer")
+    admin.ok("brokers", "update-dynamic-config", *dynamic, "--value", "7")
+    assert "broker.unacked_per_consumer_max    7" in admin.ok("brokers", "get-all-dynamic-config").out
+    assert "broker.unacked_per_consumer_max    7" in admin.ok("brokers", "get-runtime-config").out
+    admin.ok("brokers", "delete-dynamic-config", *dynamic)
     assert admin.ok("brokers", "get-all-dynamic-config").lines == []
     assert "sqlite:" in admin.ok("brokers", "get-internal-config").json["metadataStoreUrl"]
     assert "broker.message_bytes_max    5242880" in admin.ok("brokers", "get-runtime-config").out

@@ -6,7 +6,7 @@ A broker without a cluster is a list of one, and leads. Settings are strings, wi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from anabranch.broker.catalog import bundles
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
@@ -19,6 +19,26 @@ from anabranch.broker.topic_registry.factory import AnyTopic
 from anabranch.interbroker.peer_calls import Method, peer_call, peer_call_of
 from anabranch.model.errors import Error, NotAllowed, NotFound, NotReady
 
+
+class ChangeableSettings(Protocol):
+    """Settings that change while brokers run (`node/dynamic_settings.py`)."""
+
+    def in_force(self) -> Mapping[str, str]:
+        """Every setting as text, without secrets."""
+
+    def names(self) -> list[str]:
+        """Of those that can change."""
+
+    def values(self) -> dict[str, str]:
+        """Of those that were changed."""
+
+    async def set(self, name: str, value: str) -> None:
+        """In force here and stored when it returns, soon on all brokers. NotAllowed says why it cannot be."""
+
+    async def unset(self, name: str) -> None:
+        """Back to the value of the start."""
+
+
 ALL_SLOTS = 256  # of a broker without a cluster
 _OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
 
@@ -27,7 +47,7 @@ class BrokersAdmin:
     def __init__(
         self,
         services: Callable[[], Services],
-        configuration: Mapping[str, str] | None = None,
+        settings: ChangeableSettings | None = None,
         metadata_url: Callable[[], str] = str,
         *,
         version: str = "",
@@ -36,7 +56,7 @@ class BrokersAdmin:
         """`metadata_url` is that of the store in use, which a migration changes; without credentials."""
         self._services = services
         self._version, self._started_ms = version, started_ms
-        self._configuration = dict(configuration or {})
+        self._settings = settings
         self._metadata_url = metadata_url
 
     async def names(self, cluster: str | None = None) -> list[str]:
@@ -149,15 +169,23 @@ class BrokersAdmin:
 
     def configuration(self) -> dict[str, str]:
         """Every setting as a string, by its dotted name."""
-        return dict(self._configuration)
+        return {} if self._settings is None else dict(self._settings.in_force())
+
+    def dynamic_names(self) -> list[str]:
+        return [] if self._settings is None else self._settings.names()
 
     def dynamic(self) -> dict[str, str]:
-        """Settings that were changed at run time: none can be."""
-        return {}
+        """Settings that were changed at run time."""
+        return {} if self._settings is None else self._settings.values()
 
-    def change(self, setting: str) -> None:
-        """NotAllowed: no setting changes at run time."""
-        raise NotAllowed(f"Can't update non-dynamic configuration: {setting} is read at start")
+    async def change(self, setting: str, value: str | None) -> None:
+        """None: back to the value of the start. NotAllowed says why a setting cannot change."""
+        if self._settings is None:
+            raise NotAllowed(f"Can't update non-dynamic configuration: {setting} is read at start")
+        if value is None:
+            await self._settings.unset(setting)
+        else:
+            await self._settings.set(setting, value)
 
     def internal(self) -> dict[str, str]:
         """Where the metadata is, under Pulsar's names."""

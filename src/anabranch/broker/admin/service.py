@@ -39,7 +39,7 @@ class BrokerAdmin:
         brokers: BrokersAdmin | None = None,
         scalable_topics: ScalableAdmin | None = None,
         migration: MetadataMigration | None = None,
-        policy_defaults: Defaults | None = None,
+        policy_defaults: Callable[[], Defaults] = Defaults,
     ) -> None:
         """`check_storage` raises while nothing can be written. `policy_defaults`: shown for policies that are not
         set."""
@@ -57,9 +57,7 @@ class BrokerAdmin:
         self.partition_hashes = PartitionHashes(services)
         self.topic_migration = TopicMigrationAdmin(services, self.partition_hashes)
         self.auto_scale = AutoScaleAdmin(services, self.namespaces)
-        self.topic_policies = TopicPolicyAdmin(
-            services, self.namespaces, self.scalable_topics, policy_defaults or Defaults()
-        )
+        self.topic_policies = TopicPolicyAdmin(services, self.namespaces, self.scalable_topics, policy_defaults)
         self.schemas = SchemaAdmin(services)
         self.metadata_migration = MetadataMigrationAdmin(migration)
         self.publishing = PublishAdmin(services)

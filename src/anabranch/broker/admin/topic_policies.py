@@ -31,7 +31,11 @@ from anabranch.model.names import Domain, TopicName
 
 class TopicPolicyAdmin:
     def __init__(
-        self, services: Callable[[], Services], namespaces: NamespaceAdmin, scalable: ScalableAdmin, defaults: Defaults
+        self,
+        services: Callable[[], Services],
+        namespaces: NamespaceAdmin,
+        scalable: ScalableAdmin,
+        defaults: Callable[[], Defaults],
     ) -> None:
         self._services, self._namespaces, self._scalable, self._defaults = services, namespaces, scalable, defaults
 
@@ -93,7 +97,7 @@ class TopicPolicyAdmin:
         await services.topics.apply_topic_policies(name)
 
     def _check_size(self, policy: TopicPolicy, value: Any) -> None:
-        most = self._defaults.broker.message_bytes_max
+        most = self._defaults().broker.message_bytes_max
         if policy.rule.key == MAX_MESSAGE_SIZE and value is not None and value > most:
             raise NotAllowed(f"maxMessageSize must be between 0 and the broker's {most}")
 
@@ -101,7 +105,7 @@ class TopicPolicyAdmin:
         catalog = self._services().catalog
         namespace = with_strategy((await catalog.policies(name.namespace_path)).record)
         is_scalable = name.is_persistent and await catalog.is_scalable(name)
-        return await catalog.topic_policies.of(name), namespace, replace(self._defaults, is_scalable=is_scalable)
+        return await catalog.topic_policies.of(name), namespace, replace(self._defaults(), is_scalable=is_scalable)
 
     async def _existing(self, topic: str) -> TopicName:
         name = TopicName.parse(topic)

@@ -63,9 +63,13 @@ class NamespacePolicies:
 class Catalog:
     def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
         self._store = store
-        self._settings = settings
+        self.settings = settings
         self.topic_policies = TopicPolicyRecords(store)
         self.cluster_records = ClusterRecords(store)
+
+    def use_settings(self, settings: BrokerSettings) -> None:
+        """From now on; the policies of loaded topics have to be applied again."""
+        self.settings = settings
 
     async def ensure_defaults(self) -> None:
         """Creates `public/default` and this cluster's record if they are missing."""
@@ -150,7 +154,7 @@ class Catalog:
 
     async def effective(self, namespace: str) -> Policies:
         """The policies in force for topics that set none, with the broker's defaults."""
-        return Policies.of((await self.policies(namespace)).record, self._settings)
+        return Policies.of((await self.policies(namespace)).record, self.settings)
 
     async def record_of(self, topic: TopicName) -> dict[str, Any]:
         """What the topic and its namespace set, under Pulsar's names; the topic's policies win."""
@@ -158,13 +162,13 @@ class Catalog:
 
     async def effective_of(self, topic: TopicName) -> Policies:
         """The policies in force for the topic, its partitions and its segments."""
-        return Policies.of(await self.record_of(topic), self._settings)
+        return Policies.of(await self.record_of(topic), self.settings)
 
     async def effective_of_all(self, namespace: str, topics: Iterable[TopicName]) -> Callable[[TopicName], Policies]:
         """The same for many topics of one namespace, with few reads."""
         record, own = (await self.policies(namespace)).record, await self.topic_policies.of_namespace(namespace, topics)
-        known = {key: Policies.of(overrides.over(record), self._settings) for key, overrides in own.items()}
-        common = Policies.of(record, self._settings)
+        known = {key: Policies.of(overrides.over(record), self.settings) for key, overrides in own.items()}
+        common = Policies.of(record, self.settings)
         return lambda topic: known.get(topic_policies_key(topic), common)
 
     async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
@@ -329,8 +333,8 @@ class Catalog:
         return [TopicName.from_rest(domain, tenant, name, local) for local in sorted(encoded)]
 
     def _check_count(self, count: int) -> None:
-        if not 1 <= count <= self._settings.partitions_max:
-            raise BadRequest(f"number of partitions must be between 1 and {self._settings.partitions_max}")
+        if not 1 <= count <= self.settings.partitions_max:
+            raise BadRequest(f"number of partitions must be between 1 and {self.settings.partitions_max}")
 
     async def create_partitioned(
         self, topic: TopicName, count: int, properties: Mapping[str, str] | None = None

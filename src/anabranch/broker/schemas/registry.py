@@ -109,6 +109,10 @@ class SchemaRegistry:
 
     # -- for clients
 
+    def use_settings(self, settings: SchemaSettings) -> None:
+        """From now on."""
+        self._settings = settings
+
     async def admit_producer(self, topic: TopicName, schema: Schema | None) -> int | None:
         """The version for the producer's messages; None without a schema. A new schema becomes a version."""
         if is_schemaless(schema):

@@ -15,7 +15,7 @@ from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.catalog.topic_policy_records import topic_policies_key
 from anabranch.broker.close_notifications import CloseNotifications
-from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.errors import NamespaceNotFound, TopicNotFound
 from anabranch.broker.placement import Address, ServedElsewhere
 from anabranch.broker.segment.owned_segment import OwnedSegment, segment_of
 from anabranch.broker.settings import BrokerSettings
@@ -74,7 +74,6 @@ class TopicRegistry:
         self._check_here = check_here or _everything
         self._wait_placed = wait_placed or _nothing
         self._catalog = catalog
-        self._settings = settings
         self._clock = clock
         self._topics: dict[TopicName, AnyTopic] = {}
         self._opening: dict[TopicName, asyncio.Future[AnyTopic]] = {}
@@ -259,6 +258,14 @@ class TopicRegistry:
             for topic in topics:
                 await self._apply(topic, policies(topic.name))
 
+    async def apply_all_policies(self) -> None:
+        """The broker's settings changed: the same for all loaded topics."""
+        for namespace in sorted({name.namespace_path for name in self.names()}):
+            try:
+                await self.apply_policies(namespace)
+            except NamespaceNotFound:
+                continue  # deleted; its topics are being closed
+
     async def apply_topic_policies(self, name: TopicName) -> None:
         """The policies of one topic changed: the same for it, its partitions and its segments."""
         self._changes += 1
@@ -397,14 +404,14 @@ class TopicRegistry:
     async def _sweep(self) -> None:
         """Periodically unload idle topics, delete inactive ones, and run the housekeeping of the others."""
         while True:
-            await self._clock.sleep(self._settings.sweep_seconds)
+            await self._clock.sleep(self._catalog.settings.sweep_seconds)
             await self._sweep_once()
 
     async def _sweep_once(self) -> None:
         now, budget, active = self._clock.monotonic(), YieldBudget(self._clock), self._unswept.take()
         for topic in self:
             if topic.rests_until <= now or topic in active:
-                await self._sweep_topic(topic, now - topic.used_at > self._settings.idle_topic_seconds)
+                await self._sweep_topic(topic, now - topic.used_at > self._catalog.settings.idle_topic_seconds)
                 await budget.spend()
 
     def _rest(self, topic: AnyTopic) -> float:
@@ -414,7 +421,7 @@ class TopicRegistry:
         if topic.is_idle and isinstance(topic, Topic) and topic.is_eligible:
             return now  # it may be deleted by one of the next sweeps
         until = now + min(rest, REST_SECONDS)
-        return min(until, topic.used_at + self._settings.idle_topic_seconds) if topic.is_idle else until
+        return min(until, topic.used_at + self._catalog.settings.idle_topic_seconds) if topic.is_idle else until
 
     async def _sweep_topic(self, topic: AnyTopic, is_unused: bool) -> None:
         if self._topics.get(topic.name) is not topic:

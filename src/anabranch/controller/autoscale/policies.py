@@ -27,6 +27,11 @@ class EffectivePolicies:
         self._warned: dict[TopicName, str] = {}
         self._namespaces: dict[str, Override | None] = {}  # as of the last call of `changed_namespaces`
 
+    def use_base(self, base: AutoScalePolicy) -> None:
+        """The broker's settings changed: all topics are evaluated at the next tick."""
+        self._base = base
+        self._namespaces.clear()
+
     async def of_namespace(self, namespace: str) -> AutoScalePolicy:
         """Of topics that set nothing. Raises NotFound, BadPolicy."""
         return self._base.overridden(await self._rules.auto_scale_policy(namespace))

@@ -53,7 +53,7 @@ class BrokerCalls:
         return json_response(await self._brokers.topics())
 
     async def dynamic_names(self, request: Request) -> Response:
-        return json_response(sorted(self._brokers.dynamic()))
+        return json_response(self._brokers.dynamic_names())
 
     async def dynamic(self, request: Request) -> Response:
         return json_response(self._brokers.dynamic())
@@ -62,7 +62,7 @@ class BrokerCalls:
         return json_response(self._brokers.configuration())
 
     async def change(self, request: Request) -> Response:
-        self._brokers.change(request.params["setting"])
+        await self._brokers.change(request.params["setting"], request.params.get("value"))
         return Response()
 
     async def internal(self, request: Request) -> Response:
@@ -95,11 +95,11 @@ def broker_routes(admin: BrokerAdmin, version: str) -> list[Route]:
         Route("GET", f"{brokers}/health", calls.health, "Whether this broker serves", SIGNED_IN),
         Route("GET", f"{brokers}/ready", calls.health, "Whether this broker serves (alias of health)", SIGNED_IN),
         Route("GET", f"{brokers}/version", calls.version, "Version of this broker", SIGNED_IN),
-        Route("GET", configuration, calls.dynamic_names, "Settings that can change at run time: none", SUPERVISE),
+        Route("GET", configuration, calls.dynamic_names, "Settings that can change at run time", SUPERVISE),
         Route("GET", f"{configuration}/values", calls.dynamic, "Settings that were changed at run time", SUPERVISE),
         Route("GET", f"{configuration}/runtime", calls.configuration, "Every setting, without secrets", SUPERVISE),
-        Route("POST", f"{configuration}/{{setting}}/{{value}}", calls.change, "Refused: restart to change", SUPERVISE),
-        Route("DELETE", f"{configuration}/{{setting}}", calls.change, "Refused: restart to change", SUPERVISE),
+        Route("POST", f"{configuration}/{{setting}}/{{value}}", calls.change, "Change a setting everywhere", SUPERVISE),
+        Route("DELETE", f"{configuration}/{{setting}}", calls.change, "Back to the value of the start", SUPERVISE),
         Route("GET", f"{brokers}/internal-configuration", calls.internal, "Where metadata is kept", SUPERVISE),
         Route("GET", f"{brokers}/backlog-quota-check", calls.check_quotas, "Check all backlog quotas now", SUPERVISE),
         Route("GET", f"{brokers}/backlogQuotaCheck", calls.check_quotas, "The same: pulsar-admin's path", SUPERVISE),

@@ -106,7 +106,6 @@ class Scene:
         self.world = BrokerWorld(**settings)
         self.clock = self.world.clock
         services = Services(
-            settings=self.world.settings,
             clock=self.world.clock,
             catalog=self.world.catalog,
             topics=self.world.topics,
