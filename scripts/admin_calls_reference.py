@@ -19,7 +19,7 @@ CALLS = ROOT / "tests/unit/project/docs/pulsar_admin_calls.txt"
 
 STORED = (
     (r"/clusters/.*(failureDomains|namespaceIsolationPolicies|peers)", "read by tools"),
-    (r"/namespaces/.*([oO]ffload|antiAffinity$)", "read by tools"),
+    (r"/namespaces/.*([oO]ffload|antiAffinity)", "read by tools"),
     (r"/namespaces/.*(replicatorDispatchRate|replication$|allowedClusters|subscriptionAuthMode)", "no geo-replication"),
     (r"/namespaces/.*/(persistence|dispatcherPauseOnAckStatePersistent)$", "one copy is made; acks are durable"),
 )
@@ -37,10 +37,7 @@ NOT_APPLICABLE = (
     (r"/brokers/shutdown", "a broker is stopped by a signal (`docs/operations/running.md`)"),
     (r"/segments/.*/subscription/", "cursors of segments are moved with their subscription, under `/scalable`"),
 )
-MISSING = (
-    (r"/(non-)?persistent/\{tenant\}/\{namespace\}/\{topic\}/(?!getMessageIdByIndex)", "policy of a single topic"),
-    (r"", "not built"),
-)
+MISSING = ((r"", "not built"),)
 STATES = ("served", "stored only", "not applicable", "missing")
 
 

@@ -55,9 +55,11 @@ class Brokers(Group):
         return await self._names("GET", brokers_url("configuration"))
 
     async def set_dynamic(self, setting: str, value: str) -> None:
+        """In force on all brokers, and kept. Refused with the reason for a setting that needs a restart."""
         await self._done("POST", brokers_url("configuration", setting, value))
 
     async def unset_dynamic(self, setting: str) -> None:
+        """Back to the value of each broker's start."""
         await self._done("DELETE", brokers_url("configuration", setting))
 
     async def internal_configuration(self) -> dict[str, Any]:
@@ -70,6 +72,14 @@ class Brokers(Group):
     async def topic_stats(self) -> Any:
         """Stats of all loaded topics."""
         return await self._value("GET", "/admin/v2/broker-stats/topics")
+
+    async def destinations(self) -> Any:
+        """The same: its first name."""
+        return await self._value("GET", "/admin/v2/broker-stats/destinations")
+
+    async def metrics_by_labels(self) -> Objects:
+        """The samples of `metrics`: `metrics` (name to number) for each set of labels (`dimensions`)."""
+        return await self._objects("GET", "/admin/v2/broker-stats/metrics")
 
     async def metrics(self) -> str:
         """For Prometheus."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anabranch.admin.group import Group, Names
-from anabranch.admin.paths import bundle_url, component, namespace_url, policy_setter, policy_url, topic_url
+from anabranch.admin.paths import bundle_url, component, namespace_url, policy_setter, policy_url, topic_url, topics_url
 
 
 class Namespaces(Group):
@@ -49,6 +49,14 @@ class Namespaces(Group):
 
     async def remove_policy(self, namespace: str, name: str) -> None:
         await self._done("DELETE", policy_url(namespace, name, "DELETE"))
+
+    async def remove_offload_policies(self, namespace: str) -> None:
+        await self._done("DELETE", namespace_url(namespace, "removeOffloadPolicies"))
+
+    async def of_anti_affinity_group(self, cluster: str, group: str, tenant: str) -> Names:
+        """Namespaces of the tenant in this group (stored only)."""
+        path = "/".join(["/admin/v2/namespaces", component(cluster), "antiAffinity", component(group)])
+        return await self._names("GET", path, query={"tenant": tenant})
 
     async def auto_scale_policy(self, namespace: str, *, applied: bool = False) -> Any:
         """Of its scalable topics; None when nothing is set. `applied`: the policy in force, with all fields."""
@@ -103,6 +111,18 @@ class Namespaces(Group):
 
     async def split_bundle(self, namespace: str, bundle: str, *, unload: bool = False) -> None:
         await self._done("PUT", namespace_url(namespace, bundle, "split"), query={"unload": unload})
+
+    async def delete_bundle(self, namespace: str, bundle: str) -> None:
+        """One without topics."""
+        await self._done("DELETE", namespace_url(namespace, bundle))
+
+    async def topic_hash_positions(self, namespace: str, bundle: str, *, topics: Sequence[str] = ()) -> dict[str, Any]:
+        """Hashes of the topics of a bundle, or of some of them."""
+        query = {"topics": ",".join(topics) or None}
+        return await self._object("GET", namespace_url(namespace, bundle, "topicHashPositions"), query=query)
+
+    async def non_persistent_topics_of_bundle(self, namespace: str, bundle: str) -> Names:
+        return await self._names("GET", topics_url("non-persistent", namespace, component(bundle)))
 
     async def unload(self, namespace: str, *, bundle: str | None = None, destination: str | None = None) -> None:
         """Closes its topics, or those of one bundle; clients reconnect, to the broker `destination` if given."""

@@ -39,8 +39,8 @@ def tenant_body(admin_roles: Sequence[str], allowed_clusters: Sequence[str]) -> 
     return {"adminRoles": [*admin_roles], "allowedClusters": [*allowed_clusters]}
 
 
-def cluster_url(cluster: str) -> str:
-    return f"/admin/v2/clusters/{component(cluster)}"
+def cluster_url(cluster: str, *parts: str) -> str:
+    return "/".join(["/admin/v2/clusters", *map(component, (cluster, *parts))])
 
 
 def brokers_url(*parts: str) -> str:
@@ -110,6 +110,10 @@ POLICIES: Mapping[str, tuple[str, ...]] = {  # name to what can be done: look, s
     "maxUnackedMessagesPerConsumer": _PLAIN,
     "maxUnackedMessagesPerSubscription": _PLAIN,
     "messageTTL": _PLAIN,
+    "offloadDeletionLagMs": ("GET", "PUT", "DELETE"),
+    "offloadPolicies": _KEPT,  # removed by `remove_offload_policies`
+    "offloadThreshold": ("GET", "PUT"),
+    "offloadThresholdInSeconds": ("GET", "PUT"),
     "persistence": _PLAIN,
     "publishRate": _PLAIN,
     "replication": _KEPT,

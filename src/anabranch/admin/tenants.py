@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anabranch.admin.group import Group, Names
+from anabranch.admin.group import Group, Names, Objects
 from anabranch.admin.paths import cluster_url, tenant_body, tenant_url
+
+_ISOLATION = "namespaceIsolationPolicies"
 
 
 class Tenants(Group):
@@ -62,3 +64,47 @@ class Clusters(Group):
 
     async def delete(self, cluster: str) -> None:
         await self._done("DELETE", cluster_url(cluster))
+
+    # -- stored for tools; the brokers do not act on them
+
+    async def peers(self, cluster: str) -> Any:
+        """Names of the peer clusters; None when none were set."""
+        return await self._value("GET", cluster_url(cluster, "peers"))
+
+    async def set_peers(self, cluster: str, peers: Sequence[str]) -> None:
+        await self._done("POST", cluster_url(cluster, "peers"), [*peers])
+
+    async def failure_domains(self, cluster: str) -> dict[str, Any]:
+        """By name; each has `brokers`."""
+        return await self._object("GET", cluster_url(cluster, "failureDomains"))
+
+    async def failure_domain(self, cluster: str, domain: str) -> dict[str, Any]:
+        return await self._object("GET", cluster_url(cluster, "failureDomains", domain))
+
+    async def set_failure_domain(self, cluster: str, domain: str, brokers: Sequence[str]) -> None:
+        """Creates or replaces it."""
+        await self._done("POST", cluster_url(cluster, "failureDomains", domain), {"brokers": [*brokers]})
+
+    async def delete_failure_domain(self, cluster: str, domain: str) -> None:
+        await self._done("DELETE", cluster_url(cluster, "failureDomains", domain))
+
+    async def isolation_policies(self, cluster: str) -> dict[str, Any]:
+        """By name; each has `namespaces`, `primary`, `secondary` and `auto_failover_policy`."""
+        return await self._object("GET", cluster_url(cluster, _ISOLATION))
+
+    async def isolation_policy(self, cluster: str, name: str) -> dict[str, Any]:
+        return await self._object("GET", cluster_url(cluster, _ISOLATION, name))
+
+    async def set_isolation_policy(self, cluster: str, name: str, isolation: Mapping[str, Any]) -> None:
+        """Creates or replaces it."""
+        await self._done("POST", cluster_url(cluster, _ISOLATION, name), dict(isolation))
+
+    async def delete_isolation_policy(self, cluster: str, name: str) -> None:
+        await self._done("DELETE", cluster_url(cluster, _ISOLATION, name))
+
+    async def isolation_of_brokers(self, cluster: str) -> Objects:
+        """What the isolation policies say of each broker."""
+        return await self._objects("GET", cluster_url(cluster, _ISOLATION, "brokers"))
+
+    async def isolation_of_broker(self, cluster: str, broker: str) -> dict[str, Any]:
+        return await self._object("GET", cluster_url(cluster, _ISOLATION, "brokers", broker))

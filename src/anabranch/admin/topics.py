@@ -98,6 +98,11 @@ class Topics(Group):
         """Of the first message at or after a time."""
         return await self._object("GET", topic_url(topic, "messageid", str(timestamp_ms)))
 
+    async def message_id_by_index(self, topic: str, index: int) -> dict[str, Any]:
+        """Of the message with so many messages before it since the topic exists; of the first one that is left if it
+        was deleted."""
+        return await self._object("GET", topic_url(topic, "getMessageIdByIndex"), query={"index": index})
+
     async def message(self, topic: str, ledger: int, entry: int) -> bytes:
         """The payload of an entry."""
         return (await self._exchange.call("GET", topic_url(topic, "ledger", str(ledger), "entry", str(entry)))).body

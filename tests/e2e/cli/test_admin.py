@@ -166,10 +166,45 @@ def test_clusters_and_brokers(shell: Shell) -> None:
     assert isinstance(shell.json("brokers", "topics"), dict)
     assert "broker.sweep_seconds" in shell("brokers", "get-runtime-config")
     assert shell.json("brokers", "get-internal-config")["metadataStoreUrl"]
-    assert shell.json("brokers", "list-dynamic-config") == []
+    assert "broker.auto_create_topics" in shell.json("brokers", "list-dynamic-config")
+    shell("brokers", "update-dynamic-config", "--config", "broker.sweep_seconds", "--value", "4.5")
+    assert shell.json("brokers", "get-all-dynamic-config") == {"broker.sweep_seconds": "4.5"}
+    shell("brokers", "delete-dynamic-config", "--config", "broker.sweep_seconds")
     assert shell.json("brokers", "get-all-dynamic-config") == {}
+    static = ("--config", "network.port", "--value", "1")
+    assert "needs a restart, because the ports" in shell("brokers", "update-dynamic-config", *static, exits=1)
     shell("brokers", "backlog-quota-check")
     assert "nowhere" in shell("brokers", "list", "nowhere", exits=1)
+
+
+def test_what_is_kept_for_tools(shell: Shell) -> None:
+    shell("clusters", "create", "east", "--url", "http://east:8080")
+    shell("clusters", "update-peer-clusters", "standalone", "--peer-clusters", "east")
+    assert shell.json("clusters", "get-peer-clusters", "standalone") == ["east"]
+    domain = ("standalone", "--domain-name", "rack")
+    shell("clusters", "create-failure-domain", *domain, "--broker-list", "a:1")
+    shell("clusters", "update-failure-domain", *domain, "--broker-list", "a:1,b:2")
+    assert shell.json("clusters", "get-failure-domain", *domain) == {"brokers": ["a:1", "b:2"]}
+    assert list(shell.json("clusters", "list-failure-domains", "standalone")) == ["rack"]
+    shell("clusters", "delete-failure-domain", *domain)
+    [here] = shell.json("brokers", "list", "standalone")
+    host = here.partition(":")[0]
+    policy = ("standalone", "--policy-name", "p")
+    shell("ns-isolation-policy", "set", *policy, "--namespaces", "acme/.*", "--primary", host)
+    assert shell.json("ns-isolation-policy", "get", *policy)["primary"] == [host]
+    assert list(shell.json("ns-isolation-policy", "list", "standalone")) == ["p"]
+    wanted = {"brokerName": here, "policyName": "p", "primary": True, "namespaceRegex": ["acme/.*"]}
+    assert shell.json("ns-isolation-policy", "brokers", "standalone") == [wanted]
+    assert shell.json("ns-isolation-policy", "broker", "standalone", "--broker", here) == wanted
+    shell("ns-isolation-policy", "delete", *policy)
+    shell("namespaces", "set-offload-policies", NS, "--driver", "aws-s3", "--bucket", "old")
+    assert shell.json("namespaces", "get-offload-policies", NS)["managedLedgerOffloadBucket"] == "old"
+    shell("namespaces", "remove-offload-policies", NS)
+    shell("namespaces", "set-offload-threshold", NS, "--size", "10M")
+    assert shell.json("namespaces", "get-offload-threshold", NS) == 10 << 20
+    shell("namespaces", "set-offload-deletion-lag", NS, "--lag", "1d")
+    assert shell.json("namespaces", "get-offload-deletion-lag", NS) == 86_400_000
+    shell("namespaces", "clear-offload-deletion-lag", NS)
 
 
 def test_namespaces(shell: Shell) -> None:

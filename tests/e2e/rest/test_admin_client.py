@@ -19,27 +19,12 @@ from anabranch.admin.client import segment_ids
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.traffic.admin_calls import requested
 
-_CLUSTER, _NAMESPACE = "/admin/v2/clusters/{cluster}", "/admin/v2/namespaces/{tenant}/{namespace}"
 NOT_CALLS = {
     ("get", "/docs"),  # a page for people
     ("get", "/admin/v2/brokers/backlogQuotaCheck"),  # the earlier name of `backlog-quota-check`
     # PIP-475's own paths; the client uses those below `/admin/v2/scalable`:
     ("post", "/admin/v2/scalable-topics/{tenant}/{namespace}/{topic}/migrate-to-scalable"),
     ("get", "/admin/v2/scalable-topics/{tenant}/{namespace}/{topic}/migration"),
-    # Stored for Pulsar's tools and without effect here, so the client of ours leaves them out:
-    *(("get", f"{_CLUSTER}/{name}") for name in ("failureDomains", "namespaceIsolationPolicies", "peers")),
-    ("post", f"{_CLUSTER}/peers"),
-    *(
-        (method, f"{_CLUSTER}/{name}/{{name}}")
-        for name in ("failureDomains", "namespaceIsolationPolicies")
-        for method in ("get", "post", "delete")
-    ),
-    *(
-        (method, f"{_NAMESPACE}/{name}")
-        for name in ("offloadThreshold", "offloadThresholdInSeconds", "offloadDeletionLagMs", "offloadPolicies")
-        for method in ("get", "put", "post", "delete")
-    ),
-    ("delete", f"{_NAMESPACE}/removeOffloadPolicies"),
 }
 
 

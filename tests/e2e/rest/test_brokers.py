@@ -74,3 +74,63 @@ def test_quotas_are_checked_on_request(start_broker: StartBroker) -> None:
         return bool(rest.expect("GET", f"{topic}/stats")["subscriptions"]["s"]["msgBacklog"] == 0)
 
     eventually(is_evicted, what="the old message is passed over")
+
+
+def test_metrics_as_json(start_broker: StartBroker) -> None:
+    rest = Rest(start_broker().http_url)
+    rest.expect("PUT", "/admin/v2/persistent/public/default/counted")
+    rest.expect("POST", "/topics/persistent/public/default/counted", {"messages": [{"payload": "x"}] * 3})
+    found = rest.expect("GET", "/admin/v2/broker-stats/metrics")
+    (topic,) = (one for one in found if one["dimensions"].get("topic") == "persistent://public/default/counted")
+    assert topic["dimensions"]["namespace"] == "public/default"
+    assert topic["metrics"]["pulsar_in_messages_total"] == 3
+    assert rest.expect("GET", "/admin/v2/broker-stats/destinations").keys() == {"public/default"}
+
+
+def test_bundles_and_their_topics(start_broker: StartBroker) -> None:
+    rest = Rest(start_broker().http_url)
+    namespace = "/admin/v2/namespaces/public/bundles"
+    rest.expect("PUT", namespace, {"bundles": {"numBundles": 2}})
+    for number in range(8):
+        rest.expect("PUT", f"/admin/v2/persistent/public/bundles/t{number}")
+    halves = ("0x00000000_0x80000000", "0x80000000_0xffffffff")
+    positions = [rest.expect("GET", f"{namespace}/{half}/topicHashPositions") for half in halves]
+    assert [one["bundle"] for one in positions] == list(halves)
+    low, high = (one["topicHashPositions"] for one in positions)
+    assert max(low.values()) < 1 << 31 <= min(high.values()) and len(low) + len(high) == 8
+    one = next(iter(low))
+    assert list(
+        rest.expect("GET", f"{namespace}/{halves[0]}/topicHashPositions?topics={one},persistent://x/y/z")[
+            "topicHashPositions"
+        ]
+    ) == [one]
+    assert rest.call("GET", f"{namespace}/0x0_0x1/topicHashPositions")[0] == 412
+    assert rest.call("DELETE", f"{namespace}/{halves[0]}")[0] == 409
+    for topic in low:
+        rest.expect("DELETE", f"/admin/v2/{topic.replace('://', '/')}")
+    rest.expect("DELETE", f"{namespace}/{halves[0]}")
+    assert rest.expect("GET", f"/admin/v2/non-persistent/public/bundles/{halves[1]}") == []
+
+
+def test_message_id_by_index(start_broker: StartBroker) -> None:
+    rest = Rest(start_broker().http_url)
+    topic = "/admin/v2/persistent/public/default/indexed"
+    rest.expect("PUT", topic)
+
+    def publish(count: int) -> list[tuple[int, int]]:
+        messages = {"messages": [{"payload": "x"}] * count}
+        ids = rest.expect("POST", topic.replace("/admin/v2", "/topics"), messages)["messagePublishResults"]
+        return [(int(ledger), int(entry)) for ledger, entry, *_ in (one["messageId"].split(":") for one in ids)]
+
+    def at(index: int) -> tuple[int, int]:
+        found = rest.expect("GET", f"{topic}/getMessageIdByIndex?index={index}")
+        return found["ledgerId"], found["entryId"]
+
+    first = publish(5)
+    assert [at(index) for index in range(5)] == first
+    rest.expect("DELETE", f"{topic}/truncate")  # the first five are gone
+    second = publish(3)
+    assert [at(index) for index in (0, 4, 5, 6, 7)] == [second[0], second[0], *second]
+    for index in ("8", "-1"):
+        assert rest.call("GET", f"{topic}/getMessageIdByIndex?index={index}")[0] == 404
+    assert rest.call("GET", f"{topic}/getMessageIdByIndex")[0] == 400

@@ -77,3 +77,30 @@ def test_offload_policies_are_stored(rest: Rest) -> None:
     assert rest.expect("GET", path)["offload_policies"] == policies
     rest.expect("DELETE", f"{path}/removeOffloadPolicies")
     assert rest.expect("GET", f"{path}/offloadPolicies") is None
+
+
+def test_isolation_policies_by_broker(rest: Rest, broker: BrokerProcess) -> None:
+    name, here = f"r-{uuid.uuid4().hex[:8]}", broker.http_url.removeprefix("http://")
+    of = f"{CLUSTER}/namespaceIsolationPolicies"
+    rest.expect(
+        "POST", f"{of}/{name}", {"namespaces": ["x/.*"], "primary": ["nowhere"], "secondary": [r"127\..*", "("]}
+    )
+    wanted = {"brokerName": here, "policyName": name, "primary": False, "namespaceRegex": ["x/.*"]}
+    try:
+        assert rest.expect("GET", f"{of}/brokers") == [wanted]
+        assert rest.expect("GET", f"{of}/brokers/{here}") == wanted
+        assert rest.call("GET", f"{of}/brokers/nowhere:1")[0] == 404
+    finally:
+        rest.expect("DELETE", f"{of}/{name}")
+    assert rest.expect("GET", f"{of}/brokers") == [{"brokerName": here, "primary": False, "namespaceRegex": []}]
+
+
+def test_namespaces_of_an_anti_affinity_group(rest: Rest) -> None:
+    tenant = f"t-{uuid.uuid4().hex[:8]}"
+    rest.expect("PUT", f"/admin/v2/tenants/{tenant}", {"allowedClusters": ["standalone"]})
+    for name in ("a", "b"):
+        rest.expect("PUT", f"/admin/v2/namespaces/{tenant}/{name}")
+    rest.expect("POST", f"/admin/v2/namespaces/{tenant}/b/antiAffinity", "g")
+    found = "/admin/v2/namespaces/standalone/antiAffinity"
+    assert rest.expect("GET", f"{found}/%22g%22?tenant={tenant}") == [f"{tenant}/b"], "quotes are kept, as in Pulsar"
+    assert rest.expect("GET", f"{found}/h?tenant={tenant}") == []

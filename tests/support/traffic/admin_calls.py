@@ -33,8 +33,11 @@ SAMPLES: dict[str, Any] = {
     "is_replicated": True,
     "bundle": "0x00000000_0xffffffff",
     "broker": "b:8080",
+    "brokers": ["b:8080"],
+    "peers": ["west"],
+    "isolation": {},
 }
-NUMBERS = {"partitions", "timestamp_ms", "ledger", "entry", "older_than_s", "count", "number"}
+NUMBERS = {"partitions", "timestamp_ms", "ledger", "entry", "older_than_s", "count", "number", "index"}
 MORE: dict[str, list[dict[str, Any]]] = {  # calls that a method makes only with these
     "namespaces.unload": [{"bundle": "0x0_0x1"}],
     "namespaces.clear_backlog": [

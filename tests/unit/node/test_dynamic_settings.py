@@ -21,6 +21,12 @@ def test_every_dynamic_setting_exists() -> None:
     assert set(DYNAMIC) - set(shown(START)) == set()
 
 
+def test_the_page_lists_them() -> None:
+    page = (Path(__file__).parents[3] / "docs/operations/running.md").read_text()
+    rows = [f"| `{name}` | {f'`{pulsar}`' if pulsar else ''} |" for name, pulsar in DYNAMIC.items()]
+    assert "\n".join(rows) in page
+
+
 def test_values_are_converted_and_checked_as_at_the_start() -> None:
     assert changed(START, {"broker.partitions_max": "7"}, "here").broker.partitions_max == 7
     with pytest.raises(SettingsError, match="is not a whole number"):

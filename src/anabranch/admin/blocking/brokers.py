@@ -56,9 +56,11 @@ class Brokers(Group):
         return self._names("GET", brokers_url("configuration"))
 
     def set_dynamic(self, setting: str, value: str) -> None:
+        """In force on all brokers, and kept. Refused with the reason for a setting that needs a restart."""
         self._done("POST", brokers_url("configuration", setting, value))
 
     def unset_dynamic(self, setting: str) -> None:
+        """Back to the value of each broker's start."""
         self._done("DELETE", brokers_url("configuration", setting))
 
     def internal_configuration(self) -> dict[str, Any]:
@@ -71,6 +73,14 @@ class Brokers(Group):
     def topic_stats(self) -> Any:
         """Stats of all loaded topics."""
         return self._value("GET", "/admin/v2/broker-stats/topics")
+
+    def destinations(self) -> Any:
+        """The same: its first name."""
+        return self._value("GET", "/admin/v2/broker-stats/destinations")
+
+    def metrics_by_labels(self) -> Objects:
+        """The samples of `metrics`: `metrics` (name to number) for each set of labels (`dimensions`)."""
+        return self._objects("GET", "/admin/v2/broker-stats/metrics")
 
     def metrics(self) -> str:
         """For Prometheus."""

@@ -3,11 +3,13 @@ that module, not this one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anabranch.admin.blocking.group import Group, Names
+from anabranch.admin.blocking.group import Group, Names, Objects
 from anabranch.admin.paths import cluster_url, tenant_body, tenant_url
+
+_ISOLATION = "namespaceIsolationPolicies"
 
 
 class Tenants(Group):
@@ -61,3 +63,47 @@ class Clusters(Group):
 
     def delete(self, cluster: str) -> None:
         self._done("DELETE", cluster_url(cluster))
+
+    # -- stored for tools; the brokers do not act on them
+
+    def peers(self, cluster: str) -> Any:
+        """Names of the peer clusters; None when none were set."""
+        return self._value("GET", cluster_url(cluster, "peers"))
+
+    def set_peers(self, cluster: str, peers: Sequence[str]) -> None:
+        self._done("POST", cluster_url(cluster, "peers"), [*peers])
+
+    def failure_domains(self, cluster: str) -> dict[str, Any]:
+        """By name; each has `brokers`."""
+        return self._object("GET", cluster_url(cluster, "failureDomains"))
+
+    def failure_domain(self, cluster: str, domain: str) -> dict[str, Any]:
+        return self._object("GET", cluster_url(cluster, "failureDomains", domain))
+
+    def set_failure_domain(self, cluster: str, domain: str, brokers: Sequence[str]) -> None:
+        """Creates or replaces it."""
+        self._done("POST", cluster_url(cluster, "failureDomains", domain), {"brokers": [*brokers]})
+
+    def delete_failure_domain(self, cluster: str, domain: str) -> None:
+        self._done("DELETE", cluster_url(cluster, "failureDomains", domain))
+
+    def isolation_policies(self, cluster: str) -> dict[str, Any]:
+        """By name; each has `namespaces`, `primary`, `secondary` and `auto_failover_policy`."""
+        return self._object("GET", cluster_url(cluster, _ISOLATION))
+
+    def isolation_policy(self, cluster: str, name: str) -> dict[str, Any]:
+        return self._object("GET", cluster_url(cluster, _ISOLATION, name))
+
+    def set_isolation_policy(self, cluster: str, name: str, isolation: Mapping[str, Any]) -> None:
+        """Creates or replaces it."""
+        self._done("POST", cluster_url(cluster, _ISOLATION, name), dict(isolation))
+
+    def delete_isolation_policy(self, cluster: str, name: str) -> None:
+        self._done("DELETE", cluster_url(cluster, _ISOLATION, name))
+
+    def isolation_of_brokers(self, cluster: str) -> Objects:
+        """What the isolation policies say of each broker."""
+        return self._objects("GET", cluster_url(cluster, _ISOLATION, "brokers"))
+
+    def isolation_of_broker(self, cluster: str, broker: str) -> dict[str, Any]:
+        return self._object("GET", cluster_url(cluster, _ISOLATION, "brokers", broker))

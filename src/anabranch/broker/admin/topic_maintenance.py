@@ -166,6 +166,24 @@ class TopicMaintenance:
         found = await self._finder.one(topic)
         return EARLIEST if publish_ms <= 0 else await found.log.position_at_time(publish_ms)
 
+    async def message_by_index(self, topic: str, index: int) -> Position:
+        """Position of the entry with the message of that index: how many messages were stored before it since the topic
+        exists. Of a message that retention has deleted, the first one that is left; NotFound at or behind the end."""
+        log = (await self._finder.one(topic)).log
+        if not 0 <= index < log.chain.messages_ever:
+            raise NotFound(f"Message not found for index {index}")
+        for info in list(log.chain):
+            if index < info.messages_before + info.messages:
+                low, high = 0, info.entries - 1  # the first entry that ends behind the message
+                while low < high:
+                    middle = (low + high) // 2
+                    if await log.messages_upto(Position(info.id, middle)) > index:
+                        high = middle
+                    else:
+                        low = middle + 1
+                return Position(info.id, low)
+        raise NotFound(f"Message not found for index {index}")
+
     async def message(self, topic: str, position: Position) -> StoredEntry:
         return await self._read(await self._finder.one(topic), position)
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import click
+
 from anabranch.cli.admin.verb import Verb, group_of, option
 from anabranch.cli.output.tables import table
 
 _DRAIN = "/admin/v2/brokers/standalone/{broker_id}/drain"
+_SETTING = "/admin/v2/brokers/configuration/{setting}"
 _COLUMNS = ("id", "clients", "http", "slots", "load", "version", "state", "leads", "since")
+
+
+def _setting() -> click.Option:
+    return option("-c", "--config", "setting", required=True, metavar="NAME", help="From `list-dynamic-config`.")
 
 
 def _details(brokers: Any) -> str:
@@ -82,13 +89,31 @@ BROKERS = (
     ),
     Verb(
         name="list-dynamic-config",
-        help="Settings that can change while the broker runs (none so far).",
+        help="Settings that can change while the broker runs.",
         path="/admin/v2/brokers/configuration",
     ),
     Verb(
         name="get-all-dynamic-config",
         help="Settings that were changed while the broker runs.",
         path="/admin/v2/brokers/configuration/values",
+    ),
+    Verb(
+        name="update-dynamic-config",
+        help="Change a setting on all brokers while they run; it is kept.",
+        method="POST",
+        path=f"{_SETTING}/{{value}}",
+        options=(_setting(), option("-v", "--value", required=True, metavar="VALUE", help="Its new value.")),
+        done="{setting} = {value} on all brokers",
+        example="--config broker.auto_create_topics --value false",
+    ),
+    Verb(
+        name="delete-dynamic-config",
+        help="Let a setting have the value of each broker's start again.",
+        method="DELETE",
+        path=_SETTING,
+        options=(_setting(),),
+        done="{setting} has the value of the start again",
+        example="--config broker.auto_create_topics",
     ),
     Verb(
         name="backlog-quota-check",

@@ -14,6 +14,11 @@ NOUNS = {
     "subscriptions": ("anabranch.cli.admin.topics", "subscriptions", "Subscriptions of topics."),
     "schemas": ("anabranch.cli.admin.schemas", "schemas", "Schemas of topics."),
     "clusters": ("anabranch.cli.admin.tenants", "clusters", "Names with addresses."),
+    "ns-isolation-policy": (
+        "anabranch.cli.admin.tenants",
+        "isolation_policies",
+        "Isolation policies of namespaces (kept, without effect).",
+    ),
     "metadata-migration": (
         "anabranch.cli.admin.metadata_migration",
         "metadata_migration",

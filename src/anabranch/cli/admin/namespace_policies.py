@@ -12,6 +12,25 @@ from anabranch.cli.admin.policy_verbs import Policy, is_on, limit, number, on_of
 from anabranch.cli.admin.verb import Values, Verb, option
 from anabranch.cli.param_types import Size, Time, words_of
 
+_OFFLOAD = "/admin/v2/namespaces/{namespace}"
+OFFLOAD_VERBS = (
+    Verb(
+        name="remove-offload-policies",
+        help="Remove the offload policies (kept, not enforced).",
+        method="DELETE",
+        path=f"{_OFFLOAD}/removeOffloadPolicies",
+        done="removed the offload policies of {namespace}",
+        example="acme/orders",
+    ),
+    Verb(
+        name="clear-offload-deletion-lag",
+        help="Remove the offload deletion lag (kept, not enforced).",
+        method="DELETE",
+        path=f"{_OFFLOAD}/offloadDeletionLagMs",
+        done="cleared the offload deletion lag of {namespace}",
+        example="acme/orders",
+    ),
+)
 _DELETE_MODES = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
 MIB = 1 << 20
 
@@ -70,6 +89,43 @@ def _dispatch(noun: str, path: str, about: str) -> Policy:
 
 
 POLICIES = (
+    Policy(
+        noun="offload-policies",
+        path="offloadPolicies",
+        about="Offloading to other storage (kept, not enforced)",
+        options=(
+            option("-d", "--driver", required=True, metavar="NAME", help="For example aws-s3."),
+            option("-b", "--bucket", default=None, metavar="NAME", help="Where."),
+            option("-r", "--region", default=None, metavar="NAME", help="Of the bucket."),
+        ),
+        body=lambda values: {
+            "managedLedgerOffloadDriver": values["driver"],
+            "managedLedgerOffloadBucket": values["bucket"],
+            "managedLedgerOffloadRegion": values["region"],
+        },
+        removable=False,
+        example="acme/orders --driver aws-s3 --bucket old --region eu",
+    ),
+    Policy(
+        noun="offload-threshold",
+        path="offloadThreshold",
+        about="Bytes after which ledgers are offloaded (kept, not enforced)",
+        options=(option("-s", "--size", type=Size(endless=True), required=True, help="10M, 2G; -1: never."),),
+        body=lambda values: values["size"],
+        method="PUT",
+        removable=False,
+        example="acme/orders --size 10M",
+    ),
+    Policy(
+        noun="offload-deletion-lag",
+        path="offloadDeletionLagMs",
+        about="How long offloaded ledgers stay in the store, too (kept, not enforced)",
+        options=(option("-l", "--lag", type=Time(endless=True), required=True, help="1h, 3d."),),
+        body=lambda values: values["lag"] * 1_000,
+        method="PUT",
+        removable=False,
+        example="acme/orders --lag 1d",
+    ),
     Policy(
         noun="retention",
         path="retention",
@@ -374,4 +430,5 @@ POLICY_VERBS: tuple[Verb, ...] = (
     *(verb for policy in POLICIES for verb in verbs_of(policy)),
     *QUOTA_VERBS,
     *NAMESPACE_VERBS,
+    *OFFLOAD_VERBS,
 )

@@ -1,4 +1,4 @@
-"""`anabranch admin tenants|clusters`: their verbs, as data."""
+"""`anabranch admin tenants|clusters|ns-isolation-policy`: their verbs, as data."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from anabranch.cli.param_types import words_of
 
 _TENANT = "/admin/v2/tenants/{tenant}"
 _CLUSTER = "/admin/v2/clusters/{cluster}"
+
+
+_DOMAIN = f"{_CLUSTER}/failureDomains/{{domain}}"
+_ISOLATION = f"{_CLUSTER}/namespaceIsolationPolicies"
 
 
 def _roles() -> click.Option:
@@ -63,6 +67,25 @@ def _update_cluster(admin: AdminClient, values: Values) -> Any:
     return admin.post(path, {**admin.get(path), **_cluster_body(values)})
 
 
+def _domain() -> click.Option:
+    return option("--domain-name", "domain", required=True, metavar="NAME", help="Name of the failure domain.")
+
+
+def _policy() -> click.Option:
+    return option("--policy-name", "policy", required=True, metavar="NAME", help="Name of the isolation policy.")
+
+
+def _isolation_body(values: Values) -> dict[str, Any]:
+    given = (word.partition("=") for word in words_of(values["parameters"]))
+    return {
+        **{key: words_of(values[key]) for key in ("namespaces", "primary", "secondary")},
+        "auto_failover_policy": {
+            "policy_type": values["kind"],
+            "parameters": {key: value for key, _, value in given},
+        },
+    }
+
+
 TENANTS = (
     Verb(name="list", help="All tenants.", path="/admin/v2/tenants"),
     Verb(name="get", help="Admin roles and clusters of a tenant.", path=_TENANT, example="public"),
@@ -95,7 +118,7 @@ TENANTS = (
         example="acme",
     ),
 )
-CLUSTERS = (
+CLUSTERS: tuple[Verb, ...] = (
     Verb(name="list", help="All clusters.", path="/admin/v2/clusters"),
     Verb(name="get", help="Addresses of a cluster.", path=_CLUSTER, example="standalone"),
     Verb(
@@ -127,5 +150,113 @@ CLUSTERS = (
         example="west",
     ),
 )
+CLUSTERS += (
+    Verb(
+        name="get-peer-clusters",
+        help="Peers of a cluster (kept for tools, without effect).",
+        path=f"{_CLUSTER}/peers",
+        example="standalone",
+    ),
+    Verb(
+        name="update-peer-clusters",
+        help="Replace the peers of a cluster.",
+        method="POST",
+        path=f"{_CLUSTER}/peers",
+        options=(option("--peer-clusters", "peers", multiple=True, required=True, metavar="NAMES", help="a,b."),),
+        body=lambda values: words_of(values["peers"]),
+        done="cluster {cluster} has new peers",
+        example="standalone --peer-clusters west",
+    ),
+    Verb(
+        name="list-failure-domains",
+        help="Failure domains of a cluster (kept for tools, without effect).",
+        path=f"{_CLUSTER}/failureDomains",
+        example="standalone",
+    ),
+    Verb(
+        name="get-failure-domain",
+        help="One failure domain.",
+        path=_DOMAIN,
+        options=(_domain(),),
+        example="standalone --domain-name rack-1",
+    ),
+    *(
+        Verb(
+            name=f"{verb}-failure-domain",
+            help=f"{verb.capitalize()} a failure domain.",
+            method="POST",
+            path=_DOMAIN,
+            options=(
+                _domain(),
+                option("--broker-list", "brokers", multiple=True, metavar="NAMES", help="a:8080,b:8080."),
+            ),
+            body=lambda values: {"brokers": words_of(values["brokers"])},
+            done=f"{verb}d failure domain {{domain}}",
+            example="standalone --domain-name rack-1 --broker-list a:8080,b:8080",
+        )
+        for verb in ("create", "update")
+    ),
+    Verb(
+        name="delete-failure-domain",
+        help="Delete a failure domain.",
+        method="DELETE",
+        path=_DOMAIN,
+        options=(_domain(),),
+        done="deleted failure domain {domain}",
+        example="standalone --domain-name rack-1",
+    ),
+)
+ISOLATION_POLICIES = (
+    Verb(name="list", help="Isolation policies of a cluster.", path=_ISOLATION, example="standalone"),
+    Verb(
+        name="get",
+        help="One isolation policy.",
+        path=f"{_ISOLATION}/{{policy}}",
+        options=(_policy(),),
+        example="standalone --policy-name p",
+    ),
+    Verb(
+        name="set",
+        help="Create or replace an isolation policy.",
+        method="POST",
+        path=f"{_ISOLATION}/{{policy}}",
+        options=(
+            _policy(),
+            option("--namespaces", multiple=True, required=True, metavar="EXPRESSIONS", help="Namespaces: a,b."),
+            option("--primary", multiple=True, required=True, metavar="EXPRESSIONS", help="Brokers: a,b."),
+            option("--secondary", multiple=True, metavar="EXPRESSIONS", help="Brokers beside them: a,b."),
+            option("--auto-failover-policy-type", "kind", default="min_available", metavar="NAME", help="Its kind."),
+            option("--auto-failover-policy-params", "parameters", multiple=True, metavar="KEY=VALUE", help="a=1,b=2."),
+        ),
+        body=_isolation_body,
+        done="set isolation policy {policy}",
+        example="standalone --policy-name p --namespaces acme/.* --primary broker-1.*",
+    ),
+    Verb(
+        name="delete",
+        help="Delete an isolation policy.",
+        method="DELETE",
+        path=f"{_ISOLATION}/{{policy}}",
+        options=(_policy(),),
+        done="deleted isolation policy {policy}",
+        example="standalone --policy-name p",
+    ),
+    Verb(
+        name="brokers",
+        help="Brokers and the policies that name them.",
+        path=f"{_ISOLATION}/brokers",
+        example="standalone",
+    ),
+    Verb(
+        name="broker",
+        help="One broker and the policies that name it.",
+        path=f"{_ISOLATION}/brokers/{{broker}}",
+        options=(option("--broker", required=True, metavar="HOST:PORT", help="The broker."),),
+        example="standalone --broker 127.0.0.1:8080",
+    ),
+)
 tenants = group_of("tenants", "Tenants: who administers which namespaces.", TENANTS)
 clusters = group_of("clusters", "Clusters: names with addresses.", CLUSTERS)
+isolation_policies = group_of(
+    "ns-isolation-policy", "Isolation policies of namespaces (kept for tools, without effect).", ISOLATION_POLICIES
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.rest.http_message import NO_CONTENT, TEXT, Request, Response, json_response, raw_response
 from anabranch.rest.router import Route
-from anabranch.runtime.prometheus_format import CONTENT_TYPE
+from anabranch.runtime.prometheus_format import CONTENT_TYPE, by_labels
 from anabranch.security.permissions import OPEN, SIGNED_IN, SUPERVISE
 
 
@@ -28,6 +28,10 @@ class BrokerCalls:
 
     async def metrics(self, request: Request) -> Response:
         return Response(200, content_type=CONTENT_TYPE, pieces=self._admin.metrics())
+
+    async def metrics_json(self, request: Request) -> Response:
+        text = b"".join([piece async for piece in self._admin.metrics()]).decode()
+        return json_response(by_labels(text))
 
     async def list_all(self, request: Request) -> Response:
         return json_response(await self._brokers.names(request.params.get("cluster")))
@@ -104,6 +108,8 @@ def broker_routes(admin: BrokerAdmin, version: str) -> list[Route]:
         Route("GET", f"{brokers}/backlog-quota-check", calls.check_quotas, "Check all backlog quotas now", SUPERVISE),
         Route("GET", f"{brokers}/backlogQuotaCheck", calls.check_quotas, "The same: pulsar-admin's path", SUPERVISE),
         Route("GET", "/admin/v2/broker-stats/topics", calls.topics, "Stats of all loaded topics", SUPERVISE),
+        Route("GET", "/admin/v2/broker-stats/destinations", calls.topics, "The same: its first name", SUPERVISE),
+        Route("GET", "/admin/v2/broker-stats/metrics", calls.metrics_json, "Metrics as JSON, by labels", SUPERVISE),
         Route("GET", "/status.html", calls.status, "Health for load balancers", OPEN),
         Route("GET", "/metrics", calls.metrics, "Metrics for Prometheus", OPEN),
     ]

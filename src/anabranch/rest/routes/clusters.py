@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from anabranch.broker.admin.brokers import BrokersAdmin
 from anabranch.broker.admin.namespaces import NamespaceAdmin
 from anabranch.model.errors import BadRequest, NotAllowed, NotFound
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
@@ -98,6 +100,49 @@ class StoredRecordCalls:
         )
 
 
+class IsolationOfBrokers:
+    """Which brokers the stored isolation policies name. Nothing acts on them."""
+
+    def __init__(self, admin: NamespaceAdmin, brokers: BrokersAdmin) -> None:
+        self._admin, self._brokers = admin, brokers
+
+    async def list_all(self, request: Request) -> Response:
+        names = await self._brokers.names(request.params["cluster"])
+        policies = await self._policies(request)
+        return json_response([isolation_of(name, policies) for name in names])
+
+    async def get(self, request: Request) -> Response:
+        broker = request.params["broker"]
+        if broker not in await self._brokers.names(request.params["cluster"]):
+            raise NotFound(f"Broker {broker} does not exist")
+        return json_response(isolation_of(broker, await self._policies(request)))
+
+    async def _policies(self, request: Request) -> dict[str, Any]:
+        found: dict[str, Any] = (await self._admin.cluster(request.params["cluster"])).get(_STORED[1], {})
+        return found
+
+
+def isolation_of(broker: str, policies: Mapping[str, Any]) -> dict[str, Any]:
+    """Pulsar's BrokerNamespaceIsolationData of one broker."""
+    shown: dict[str, Any] = {"brokerName": broker, "namespaceRegex": [], "primary": False}
+    for name, policy in policies.items():
+        is_primary, is_secondary = (any_matches(policy.get(key, []), broker) for key in ("primary", "secondary"))
+        if is_primary or is_secondary:
+            shown["policyName"] = name
+            shown["primary"] = shown["primary"] or is_primary
+            shown["namespaceRegex"] = [*shown["namespaceRegex"], *policy.get("namespaces", [])]
+    return shown
+
+
+def any_matches(patterns: Sequence[str], broker: str) -> bool:
+    """An expression of the whole name, or of the host alone."""
+    names = (broker, broker.rpartition(":")[0])
+    try:
+        return any(re.fullmatch(pattern, name) for pattern in patterns for name in names)
+    except re.error:
+        return False  # one that Java understands and Python does not
+
+
 class ClusterCalls:
     def __init__(self, admin: NamespaceAdmin) -> None:
         self._admin = admin
@@ -140,8 +185,8 @@ class ClusterCalls:
         return NO_CONTENT
 
 
-def cluster_routes(admin: NamespaceAdmin) -> list[Route]:
-    calls = ClusterCalls(admin)
+def cluster_routes(admin: NamespaceAdmin, brokers: BrokersAdmin) -> list[Route]:
+    calls, isolated = ClusterCalls(admin), IsolationOfBrokers(admin, brokers)
     cluster = "/admin/v2/clusters/{cluster}"
     domains = StoredRecordCalls(admin, "failureDomains", parse_domain, "failure domain")
     isolation = StoredRecordCalls(admin, "namespaceIsolationPolicies", parse_isolation, "isolation policy")
@@ -156,8 +201,11 @@ def cluster_routes(admin: NamespaceAdmin) -> list[Route]:
             Route("POST", f"{cluster}/{path}/{{name}}", one.set, f"Set one of: {what}", SUPERVISE),
             Route("DELETE", f"{cluster}/{path}/{{name}}", one.delete, f"Delete one of: {what}", SUPERVISE),
         ]
+    of_brokers = f"{cluster}/namespaceIsolationPolicies/brokers"
     return [
         *stored,
+        Route("GET", of_brokers, isolated.list_all, "Brokers that isolation policies name", SUPERVISE),
+        Route("GET", f"{of_brokers}/{{broker}}", isolated.get, "Isolation policies of a broker", SUPERVISE),
         Route("GET", f"{cluster}/peers", calls.peers, "Peer clusters (stored only)", SUPERVISE),
         Route("POST", f"{cluster}/peers", calls.set_peers, "Set the peer clusters", SUPERVISE),
         Route("GET", "/admin/v2/clusters", calls.list_all, "Clusters", SIGNED_IN),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.broker.admin.service import BrokerAdmin
-from anabranch.broker.catalog.bundles import parse_bundles
+from anabranch.broker.catalog.bundles import boundaries_of, holds, parse_bundles, parse_range, place_of
 from anabranch.broker.catalog.policy_fields import parse_record
 from anabranch.broker.schemas.policy import AUTO_UPDATE, AUTO_UPDATE_STRATEGY, STRATEGY, VALIDATION, check_policy
 from anabranch.model.errors import BadRequest, NotAllowed
@@ -87,7 +87,42 @@ class NamespaceCalls:
             names += await self._topics.list_all(namespace, domain.value, include_partitioned=False)
         return names
 
+    async def of_group(self, request: Request) -> Response:
+        """Namespaces of a tenant with this anti-affinity group (stored only)."""
+        await self._namespaces.cluster(request.params["cluster"])
+        tenant, group = check_tenant(request.query.get("tenant", "")), request.params["group"]
+        groups = {
+            namespace: (await self._namespaces.record(namespace)).get("antiAffinityGroup")
+            for namespace in await self._tenants.list_namespaces(tenant)
+        }
+        return json_response([namespace for namespace, one in groups.items() if one == group])
+
     # -- bundles
+
+    async def bundle_topics(self, request: Request, domains: tuple[Domain, ...]) -> list[str]:
+        namespace = namespace_of(request)
+        boundaries = boundaries_of(await self._namespaces.record(namespace))
+        span = parse_range(request.params["bundle"], boundaries)
+        return [name for name in await self._all_topics(namespace, domains) if holds(span, name)]
+
+    async def non_persistent_of_bundle(self, request: Request) -> Response:
+        return json_response(await self.bundle_topics(request, (Domain.NON_PERSISTENT,)))
+
+    async def positions(self, request: Request) -> Response:
+        """The hash of each topic of a bundle, or of those that `topics` names, with commas."""
+        wanted = [name for name in request.query.get("topics", "").split(",") if name]
+        names = await self.bundle_topics(request, _MODES["ALL"])
+        positions = {name: place_of(name) for name in names if not wanted or name in wanted}
+        bundle = request.params["bundle"]
+        return json_response({"namespace": namespace_of(request), "bundle": bundle, "topicHashPositions": positions})
+
+    async def delete_bundle(self, request: Request) -> Response:
+        """A bundle without topics. Bundles are only ranges of hashes here, so nothing is left to delete then."""
+        if request.flag("force"):
+            raise ForceRefused("Broker doesn't allow forced deletion of namespaces")
+        if await self.bundle_topics(request, _MODES["ALL"]):
+            raise NotEmpty("Cannot delete non empty bundle")
+        return NO_CONTENT
 
     async def bundles(self, request: Request) -> Response:
         return json_response((await self._namespaces.shown(namespace_of(request)))["bundles"])
@@ -125,6 +160,28 @@ def namespace_routes(admin: BrokerAdmin) -> list[Route]:
         Route("GET", f"{NAMESPACE}/topics", calls.topics, "Topics of a namespace by mode", NAMESPACE_LIST),
         Route("GET", f"{NAMESPACE}/bundles", calls.bundles, "Hash ranges of a namespace", NAMESPACE_LIST),
         Route("PUT", f"{NAMESPACE}/{{bundle}}/split", calls.split, "Split a bundle in two", SUPERVISE),
+        Route("DELETE", f"{NAMESPACE}/{{bundle}}", calls.delete_bundle, "Delete a bundle without topics", TENANT_ADMIN),
+        Route(
+            "GET",
+            f"{NAMESPACE}/{{bundle}}/topicHashPositions",
+            calls.positions,
+            "Hashes of the topics of a bundle",
+            NAMESPACE_LIST,
+        ),
+        Route(
+            "GET",
+            "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle}",
+            calls.non_persistent_of_bundle,
+            "Non-persistent topics of a bundle",
+            NAMESPACE_LIST,
+        ),
+        Route(
+            "GET",
+            "/admin/v2/namespaces/{cluster}/antiAffinity/{group}",
+            calls.of_group,
+            "Namespaces of an anti-affinity group (stored only)",
+            SUPERVISE,
+        ),
     ]
     for prefix in (NAMESPACE, f"{NAMESPACE}/{{bundle}}"):
         routes += [

@@ -36,7 +36,7 @@ def make_router(admin: BrokerAdmin, version: str) -> Router:
         *topic_maintenance_routes(admin.maintenance),
         *topic_policy_routes(admin.topic_policies),
         *subscription_routes(admin.subscriptions, admin.maintenance),
-        *cluster_routes(admin.namespaces),
+        *cluster_routes(admin.namespaces, admin.brokers),
         *tenant_routes(admin.tenants, admin.namespaces),
         *namespace_routes(admin),
         *policy_routes(admin.namespaces),

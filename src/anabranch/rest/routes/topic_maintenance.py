@@ -72,6 +72,11 @@ class TopicMaintenanceCalls:
         found = await self._admin.message_at(str(topic), publish_ms)
         return json_response(shown(found, partition=topic.partition_index))
 
+    async def message_by_index(self, request: Request) -> Response:
+        topic, index = topic_of(request), parse_number(request.query.get("index", ""), "index")
+        found = await self._admin.message_by_index(str(topic), index)
+        return json_response(shown(found, partition=topic.partition_index))
+
     async def message(self, request: Request) -> Response:
         ledger, entry = (parse_number(request.params[name], name) for name in ("ledger", "entry"))
         return view(await self._admin.message(str(topic_of(request)), bounded(ledger, entry)))
@@ -114,6 +119,7 @@ def topic_maintenance_routes(admin: TopicMaintenance) -> list[Route]:
         ("POST", "terminate/partitions", calls.terminate_partitions, "Terminate every partition", TOPIC_ADMIN),
         ("GET", "lastMessageId", calls.last_message, "Id of the last message", TOPIC_CONSUME),
         ("GET", "messageid/{timestamp}", calls.message_at, "First message at or after a time", TOPIC_CONSUME),
+        ("GET", "getMessageIdByIndex", calls.message_by_index, "Message by its index in the topic", TOPIC_CONSUME),
         ("GET", "ledger/{ledger}/entry/{entry}", calls.message, "One message by its id", TOPIC_CONSUME),
         ("GET", "examinemessage", calls.examine, "One message by its number from either end", TOPIC_CONSUME),
         ("PUT", "backlogSize", calls.backlog_size, "Bytes after a position", TOPIC_LOOKUP),
