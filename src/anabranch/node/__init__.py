@@ -5,6 +5,7 @@ This is the only package that names concrete classes of every layer. It decides 
 | module | what it is |
 |---|---|
 | `adapters` | implementations of ports that need two layers |
+| `dynamic_settings` | settings that change while brokers run |
 | `native_code` | which parts run C code |
 | `node` | one broker, wired, opened and closed |
 | `restart` | restart of a broker process that was replaced |

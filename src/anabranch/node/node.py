@@ -121,10 +121,8 @@ class Node:
         """Order of wiring: stores, ports, placement, topics, segments, controllers, services; then the cluster is
         joined and clients are accepted. Objects that are called before `services` is set get it as a callable."""
         clock, stack = self._clock, self._stack
-        stores = await open_stores(self.settings, clock, stack)
-        self._changeable = DynamicSettings(stores.metadata, self.settings, clock, self._use_settings)
-        self.settings = settings = await self._changeable.load()
-        stores.catalog.use_settings(settings.broker)
+        stores, changeable = await self._open_stores()
+        settings = self.settings
         joining = self._joining = self._make_joining(stores) if settings.cluster.enabled else None
         guard = self._guard(stores)
         server = BrokerServer(
@@ -182,12 +180,20 @@ class Node:
                 controllers.placement_changed(has_gained=True)
             else:
                 joining.follow(controllers)
-        await stack.enter_async_context(self._changeable)
+        await stack.enter_async_context(changeable)
         topics.start()
         listeners.start()
         stack.push_async_callback(self._shut, server, topics)
         if joining is not None:
             await joining.wait_serving()
+
+    async def _open_stores(self) -> tuple[Stores, DynamicSettings]:
+        """With the settings that are in force: those of the start, and the changes that are stored."""
+        stores = await open_stores(self.settings, self._clock, self._stack)
+        self._changeable = DynamicSettings(stores.metadata, self.settings, self._clock, self._use_settings)
+        self.settings = await self._changeable.load()
+        stores.catalog.use_settings(self.settings.broker)
+        return stores, self._changeable
 
     def _admin(self, server: BrokerServer, stores: Stores, scalable: ScalableAdmin) -> BrokerAdmin:
         return BrokerAdmin(
