@@ -2,121 +2,54 @@
 
     python -m scripts.conformance_reference > docs/reference/conformance.md
 
-`ROWS` names the tests; a test of the project fails if one of them does not exist or the page is not what this writes.
-Versions are read from the files that pin the clients.
+The rows are the marks of the tests themselves: `@pytest.mark.conformance("seek", client="Go")`, with `brokers=3` for a
+test on three brokers. Versions are read from the files that pin the clients.
 """
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILDS = ROOT / "tests/services/builds"
-
-PYTHON, ASYNCIO, JAVA, GO = "Python", "Python asyncio", "Java", "Go"
-STOCK = "tests/e2e/stock/"
-FILES = {JAVA: "tests/interop/test_java_v4.py", GO: "tests/interop/test_go.py", ASYNCIO: f"{STOCK}test_asyncio.py"}
-CLIENTS = (PYTHON, ASYNCIO, JAVA, GO)
-
-ROWS: tuple[tuple[str, dict[str, str]], ...] = (
+FOLDERS = ("tests/e2e", "tests/interop")
+CLIENTS = ("Python", "Python asyncio", "Java", "Go", "Rust", "Java V5", "pulsar-admin", "pulsar-perf")
+NOT_HAD = (
     (
-        "batches and compression",
-        {PYTHON: "producing/test_producers.py::test_compression", GO: "test_batches_with_compression"},
+        "Node (`pulsar-client` 1.18.0)",
+        "its native part is not in the registry, and building it needs the C++ client's headers",
     ),
-    ("chunks", {PYTHON: "producing/test_large.py::test_chunked_message", JAVA: "test_chunks", GO: "test_chunks"}),
-    (
-        "partitioned topics",
-        {PYTHON: "producing/test_partitions.py::test_round_robin_uses_all_partitions"}
-        | {ASYNCIO: "test_partitions", GO: "test_partitions"},
-    ),
-    ("deduplication", {PYTHON: "producing/test_dedup.py::test_repeated_sequence_ids_are_dropped"}),
-    ("exclusive producers", {PYTHON: "producing/test_producers.py::test_fencing_takes_over"}),
-    (
-        "schema: bytes",
-        {PYTHON: "producing/test_schemas.py::test_bytes_have_no_schema"}
-        | {JAVA: "test_bytes_schema", GO: "test_bytes_schema_has_a_version_that_rest_shows"},
-    ),
-    (
-        "schema: JSON and Avro records",
-        {PYTHON: "producing/test_schemas.py::test_records_with_everything"}
-        | {ASYNCIO: "producing/test_schemas.py::test_the_asyncio_client"}
-        | {JAVA: "test_records", GO: "test_schema_is_registered_and_read_back"},
-    ),
-    (
-        "schema: renamed record, strategies",
-        {PYTHON: "producing/test_schemas.py::test_renamed_record_class_is_compatible"},
-    ),
-    (
-        "Exclusive",
-        {PYTHON: "consuming/test_subscriptions.py::test_exclusive_refuses_a_second_consumer"}
-        | {ASYNCIO: "test_exclusive_is_busy", GO: "test_exclusive"},
-    ),
-    (
-        "Failover",
-        {PYTHON: "consuming/test_subscriptions.py::test_failover_takes_over_without_a_gap", GO: "test_failover"},
-    ),
-    (
-        "Key_Shared",
-        {PYTHON: "consuming/test_key_shared.py::test_join_keeps_order_per_key", GO: "test_key_shared"},
-    ),
-    (
-        "delayed delivery, Shared and Key_Shared",
-        {PYTHON: "consuming/test_redelivery.py::test_deliver_after_lets_the_next_message_pass"}
-        | {JAVA: "test_delayed_message_is_put_aside", GO: "test_delayed_message_is_put_aside"},
-    ),
-    (
-        "negative acknowledgement",
-        {PYTHON: "consuming/test_redelivery.py::test_nack_brings_one_message_back"}
-        | {ASYNCIO: "test_negative_ack", JAVA: "test_nack", GO: "test_nack"},
-    ),
-    (
-        "dead letters",
-        {PYTHON: "consuming/test_redelivery.py::test_dead_letter_topic_gets_what_fails_too_often"}
-        | {JAVA: "test_dead_letters", GO: "test_dead_letters"},
-    ),
-    ("batch index acknowledgement", {PYTHON: "consuming/test_acks.py::test_batch_index_acks_individual"}),
-    (
-        "seek",
-        {PYTHON: "consuming/test_seek.py::test_seek_to_an_id"}
-        | {ASYNCIO: "test_seek_and_last_id", JAVA: "test_seek", GO: "test_seek"},
-    ),
-    (
-        "reader",
-        {PYTHON: "consuming/test_readers.py::test_reader_from_earliest"}
-        | {ASYNCIO: "test_reader", JAVA: "test_reader", GO: "test_reader"},
-    ),
-    (
-        "pattern of a missing namespace",
-        {JAVA: "test_pattern_of_a_missing_namespace"}
-        | {GO: "test_pattern_of_a_missing_namespace_finds_topics_when_it_is_created"},
-    ),
-    (
-        "transactions: told that there are none",
-        dict.fromkeys((JAVA, GO), "test_client_with_transactions_is_told_that_there_are_none"),
-    ),
-    ("wrong credentials are told at once", {PYTHON: "test_security.py::test_bad_credentials"}),
-    (
-        "anonymous role",
-        {PYTHON: "test_security.py::test_client_without_known_method_has_the_anonymous_role"},
-    ),
-    ("admin client", {GO: "test_admin_client_switches_topic_creation_off"}),
-)
-OTHERS = (
-    ("Java V5 (scalable topics)", "pulsar_v5", "pulsar-client-v5", "tests/interop/test_java_v5.py"),
-    ("`pulsar-admin`, every verb", "pulsar_admin", "pulsar-client-tools", "tests/e2e/rest/test_pulsar_admin.py"),
 )
 
 
-def test_of(client: str, name: str) -> str:
-    """Path and name of a test: `file::function`."""
-    if "::" in name:
-        return f"{STOCK}{name}"
-    return f"{FILES[client]}::{name}"
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    feature: str
+    client: str
+    brokers: int
+    test: str  # file::function
 
 
-def named_tests() -> list[str]:
-    return sorted({test_of(client, name) for _, row in ROWS for client, name in row.items()})
+def marks() -> list[Mark]:
+    """Of all tests."""
+    files = sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("test_*.py"))
+    return sorted(mark for file in files for mark in marks_in(file.read_text(), str(file.relative_to(ROOT))))
+
+
+def marks_in(text: str, file: str) -> Iterator[Mark]:
+    if "mark.conformance" not in text:
+        return
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for one in node.decorator_list:
+                if isinstance(one, ast.Call) and ast.unparse(one.func) == "pytest.mark.conformance":
+                    feature = ast.literal_eval(one.args[0])
+                    more = {str(word.arg): ast.literal_eval(word.value) for word in one.keywords}
+                    yield Mark(feature, more["client"], more.get("brokers", 1), f"{file}::{node.name}")
 
 
 def _pom_version(build: str, artifact: str) -> str:
@@ -132,26 +65,55 @@ def versions() -> dict[str, str]:
     assert wheel is not None
     assert module is not None
     java = _pom_version("pulsar_v5", "pulsar-client-v5")
-    return {PYTHON: wheel[1], ASYNCIO: wheel[1], JAVA: java, GO: module[1]}
+    return {
+        "Python": wheel[1],
+        "Python asyncio": wheel[1],
+        "Java": java,
+        "Java V5": java,
+        "Go": module[1],
+        "pulsar-admin": _pom_version("pulsar_admin", "pulsar-client-tools"),
+        "pulsar-perf": _pom_version("pulsar_perf", "pulsar-testclient"),
+    }
+
+
+def cell(found: list[Mark]) -> str:
+    """Names of the tests, those on three brokers with ³."""
+    return "<br>".join(f"`{one.test.rpartition('::')[2]}`{'³' if one.brokers > 1 else ''}" for one in found)
 
 
 def page() -> str:
-    known = versions()
+    known, found = versions(), marks()
+    assert {one.client for one in found} == set(known), "a client without tests, or without a version"
+    shown = [client for client in CLIENTS if client in known]
     lines = [
         "# Conformance",
         "",
         "Clients of Apache Pulsar that the tests run unchanged on our broker, and what each does there. A name is the",
-        "test; an empty cell was not run with that client. `python -m scripts.conformance_reference` writes this page.",
+        "test; ³ is one on three brokers, with a topic of each. `python -m scripts.conformance_reference` writes this",
+        "page from the marks of the tests.",
         "",
-        "| feature | " + " | ".join(f"{client} {known[client]}" for client in CLIENTS) + " |",
-        "|" + "---|" * (len(CLIENTS) + 1),
+        "| client | version | features | tests |",
+        "|---|---|---|---|",
     ]
-    for feature, row in ROWS:
-        cells = [f"`{row[client].rpartition('::')[2]}`" if client in row else "" for client in CLIENTS]
-        lines.append(f"| {feature} | " + " | ".join(cells) + " |")
-    lines += ["", "| further client | version | tests |", "|---|---|---|"]
-    lines += [f"| {name} | {_pom_version(build, artifact)} | `{file}` |" for name, build, artifact, file in OTHERS]
-    lines += ["", f"Tests of Python are below `{STOCK}`, of Java in `{FILES[JAVA]}`, of Go in `{FILES[GO]}`."]
+    for client in shown:
+        mine = [one for one in found if one.client == client]
+        lines.append(
+            f"| {client} | {known[client]} | {len({one.feature for one in mine})} | {len({one.test for one in mine})} |"
+        )
+    lines += ["", "Not had on the machines that run these tests:", ""]
+    lines += [f"* {client}: {why}." for client, why in NOT_HAD]
+    groups = (
+        ("Clients of regular topics", ("Python", "Python asyncio", "Java", "Go", "Rust")),
+        ("Scalable topics and tools", ("Java V5", "pulsar-admin", "pulsar-perf")),
+    )
+    for title, clients in groups:
+        columns = [client for client in clients if client in known]
+        lines += ["", f"## {title}", "", "| feature | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
+        for feature in sorted({one.feature for one in found if one.client in columns}):
+            cells = [cell([one for one in found if (one.feature, one.client) == (feature, who)]) for who in columns]
+            lines.append(f"| {feature} | " + " | ".join(cells) + " |")
+    files = sorted({one.test.partition("::")[0] for one in found})
+    lines += ["", "The tests are in " + ", ".join(f"`{file}`" for file in files) + "."]
     return "\n".join(lines) + "\n"
 
 

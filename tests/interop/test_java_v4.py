@@ -31,6 +31,7 @@ def topic() -> str:
     return f"persistent://public/default/java-{uuid.uuid4().hex[:8]}"
 
 
+@pytest.mark.conformance("transactions: told that there are none", client="Java")
 def test_client_with_transactions_is_told_that_there_are_none(java: JavaClient, topic: str) -> None:
     (said,) = java("transactions", topic)
     # its words for a transaction coordinator without partitions; it was TopicNotFound of transaction_coordinator_assign
@@ -38,38 +39,47 @@ def test_client_with_transactions_is_told_that_there_are_none(java: JavaClient, 
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
+@pytest.mark.conformance("delayed delivery, Shared and Key_Shared", client="Java")
 def test_delayed_message_is_put_aside(java: JavaClient, topic: str, kind: str) -> None:
     assert java("delayed", topic, kind) == ["now", "later"]
 
 
+@pytest.mark.conformance("pattern of a missing namespace", client="Java")
 def test_pattern_of_a_missing_namespace(java: JavaClient, topic: str) -> None:
     assert java("pattern", topic, f"public/java-{uuid.uuid4().hex[:8]}") == ["subscribed"]
 
 
+@pytest.mark.conformance("schema: bytes", client="Java")
 def test_bytes_schema(java: JavaClient, topic: str) -> None:
     assert java("bytes", topic) == ["text"]
 
 
 @pytest.mark.parametrize("kind", ["json", "avro"])
+@pytest.mark.conformance("schema: JSON and Avro records", client="Java")
 def test_records(java: JavaClient, topic: str, kind: str) -> None:
     assert java(kind, topic) == ["7", "seven"]
 
 
+@pytest.mark.conformance("negative acknowledgement", client="Java")
 def test_nack(java: JavaClient, topic: str) -> None:
     assert java("nack", topic) == ["1"]
 
 
+@pytest.mark.conformance("dead letters", client="Java")
 def test_dead_letters(java: JavaClient, topic: str) -> None:
     assert java("dead-letter", topic) == ["poison"]
 
 
+@pytest.mark.conformance("reader", client="Java")
 def test_reader(java: JavaClient, topic: str) -> None:
     assert java("reader", topic) == ["m0", "m1", "m2"]
 
 
+@pytest.mark.conformance("seek", client="Java")
 def test_seek(java: JavaClient, topic: str) -> None:
     assert java("seek", topic) == ["m0", "m1"]
 
 
+@pytest.mark.conformance("chunks", client="Java")
 def test_chunks(java: JavaClient, topic: str) -> None:
     assert java("chunks", topic) == ["200000"]

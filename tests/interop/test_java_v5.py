@@ -102,6 +102,7 @@ def by_key(found: list[Keyed]) -> dict[str, list[str]]:
     return dict(values)
 
 
+@pytest.mark.conformance("scalable topics: stream consumer, splits and merges", client="Java V5")
 def test_stream_consumer_reads_every_key_in_order_through_splits_and_a_merge(
     admin: AdminClient, java: V5Client
 ) -> None:
@@ -120,6 +121,7 @@ def test_stream_consumer_reads_every_key_in_order_through_splits_and_a_merge(
     java.end("p1")
 
 
+@pytest.mark.conformance("scalable topics: queue consumer", client="Java V5")
 def test_queue_consumer_gets_everything_once(admin: AdminClient, java: V5Client) -> None:
     topic = Topic(admin, 2)
     java.queue("q1", topic.name, "work")
@@ -135,6 +137,7 @@ def test_queue_consumer_gets_everything_once(admin: AdminClient, java: V5Client)
     java.end("p2")
 
 
+@pytest.mark.conformance("scalable topics: checkpoint consumer", client="Java V5")
 def test_checkpoint_consumer_resumes_after_a_split(admin: AdminClient, java: V5Client) -> None:
     topic = Topic(admin, 1)
     java.producer("p3", topic.name)
@@ -152,6 +155,7 @@ def test_checkpoint_consumer_resumes_after_a_split(admin: AdminClient, java: V5C
     java.end("p3")
 
 
+@pytest.mark.conformance("scalable topics: producer through splits", client="Java V5")
 def test_pipelined_sends_survive_splits_without_loss(admin: AdminClient, java: V5Client) -> None:
     topic = Topic(admin, 1)
     java.producer("p4", topic.name)
@@ -167,6 +171,7 @@ def test_pipelined_sends_survive_splits_without_loss(admin: AdminClient, java: V
     java.end("p4")
 
 
+@pytest.mark.conformance("scalable topics: consumers share segments", client="Java V5")
 def test_two_stream_consumers_share_and_take_over(admin: AdminClient, java: V5Client) -> None:
     topic = Topic(admin, 4)
     java.producer("p5", topic.name)
@@ -205,6 +210,7 @@ def test_stream_starts_at_the_clients_position(admin: AdminClient, java: V5Clien
         java.end(name)
 
 
+@pytest.mark.conformance("scalable topics: seek", client="Java V5")
 def test_operator_rewinds_with_a_connected_stream(admin: AdminClient, java: V5Client) -> None:
     """Everything is taken from the client and given again: it closes its readers, and is not taken for gone."""
     topic = Topic(admin, 2)
@@ -244,6 +250,7 @@ SCALED = {
 }
 
 
+@pytest.mark.conformance("scalable topics: automatic split and merge", client="Java V5")
 def test_topic_scales_itself_under_load_of_the_client(admin: AdminClient, java: V5Client) -> None:
     """It splits while messages come, and merges when none do; every key stays in order."""
     topic = Topic(admin, 1)

@@ -74,6 +74,7 @@ WANTED = [(key, value, value is None) for key, value in VALUES]
 
 
 @FORMS
+@pytest.mark.conformance("messages without a value", client="Java")
 async def test_java_receives_the_sdks_tombstones(
     broker: BrokerProcess, java: V4Client, topic: str, is_batched: bool
 ) -> None:
@@ -90,6 +91,7 @@ async def test_sdk_receives_javas_tombstones(
 
 
 @FORMS
+@pytest.mark.conformance("messages without a value", client="Python")
 async def test_python_receives_a_tombstone_as_an_empty_value(
     broker: BrokerProcess, client: pulsar.Client, topic: str, is_batched: bool
 ) -> None:

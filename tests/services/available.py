@@ -19,6 +19,7 @@ from tests.services.pulsar_admin import PulsarAdmin
 from tests.services.pulsar_broker import PulsarNode
 from tests.services.pulsar_go import GoClient
 from tests.services.pulsar_java import JavaClient
+from tests.services.pulsar_perf import PulsarPerf
 from tests.services.pulsar_v4 import V4Client
 from tests.services.pulsar_v5 import V5Client
 
@@ -113,6 +114,14 @@ def pulsar_java(service_url: str, folder: Path) -> JavaClient:
         return JavaClient(service_url, folder / "pulsar-java.log")
     except Unavailable as error:
         give_up("pulsar-java", error)
+
+
+def pulsar_perf(service_url: str) -> PulsarPerf:
+    """Pulsar's load generator for a broker."""
+    try:
+        return PulsarPerf(service_url)
+    except Unavailable as error:
+        give_up("pulsar-perf", error)
 
 
 def pulsar_go(url: str, *, token: str | None = None) -> GoClient:

@@ -14,7 +14,7 @@ from typing import Self
 
 from tests.services import cache
 
-_FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
 def obtain(name: str, build: Path, program: str) -> Path:
@@ -44,7 +44,7 @@ class Jvm:
         self._within_s = within_s
         path = f"{classes}:{(classes / 'classpath').read_text()}"
         self._process = subprocess.Popen(
-            ["java", *_FLAGS, "-cp", path, program, *arguments],
+            ["java", *FLAGS, "-cp", path, program, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

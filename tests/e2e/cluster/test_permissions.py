@@ -131,6 +131,7 @@ def client(guarded: Guarded) -> Iterator[pulsar.Client]:
     stock.close()
 
 
+@pytest.mark.conformance("a revoked grant ends clients", client="Python", brokers=3)
 def test_revoked_grant_closes_producers_and_consumers_on_every_broker(
     guarded: Guarded, client: pulsar.Client, namespace: str
 ) -> None:
@@ -230,6 +231,7 @@ def test_tenant_admin_who_is_none_any_more_is_closed_on_every_broker(guarded: Gu
 @pytest.mark.parametrize(
     "authentication", [None, pulsar.AuthenticationBasic("u", "p")], ids=["nothing", "a method that is not enabled"]
 )
+@pytest.mark.conformance("anonymous role", client="Python", brokers=3)
 def test_client_without_known_method_has_the_anonymous_role_on_every_broker(
     guarded: Guarded, namespace: str, authentication: Any
 ) -> None:

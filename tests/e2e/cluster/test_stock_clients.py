@@ -63,6 +63,7 @@ def java(cluster: ClusterProcesses, tmp_path_factory: pytest.TempPathFactory) ->
     made.close()
 
 
+@pytest.mark.conformance("schema: bytes", client="Go", brokers=3)
 def test_bytes_schema_of_go(cluster: ClusterProcesses, go: GoClient, topics: list[str]) -> None:
     for topic in topics:
         found = go("schema", topic, "bytes")
@@ -71,6 +72,9 @@ def test_bytes_schema_of_go(cluster: ClusterProcesses, go: GoClient, topics: lis
         assert [rest(broker, "GET", f"{path}/schema")["type"] for broker in cluster.alive] == ["NONE"] * 3
 
 
+@pytest.mark.conformance("delayed delivery, Shared and Key_Shared", client="Go", brokers=3)
+@pytest.mark.conformance("delayed delivery, Shared and Key_Shared", client="Java", brokers=3)
+@pytest.mark.conformance("delayed delivery, Shared and Key_Shared", client="Python", brokers=3)
 def test_delayed_messages_are_put_aside(
     go: GoClient, java: JavaClient, client: pulsar.Client, topics: list[str]
 ) -> None:
@@ -93,6 +97,7 @@ def test_delayed_messages_are_put_aside(
 
 @pytest.mark.parametrize("schema_class", [AvroSchema, JsonSchema], ids=lambda schema: schema.__name__)
 @pytest.mark.parametrize("strategy", ["FULL_TRANSITIVE", "BACKWARD", "FORWARD"])
+@pytest.mark.conformance("schema: renamed record, strategies", client="Python", brokers=3)
 def test_renamed_record_class_of_python(
     cluster: ClusterProcesses, client: pulsar.Client, schema_class: Any, strategy: str
 ) -> None:
@@ -112,6 +117,8 @@ def test_renamed_record_class_of_python(
         assert [message.value().street for message in receive_all(consumer, 2)] == ["Main", "Side"]
 
 
+@pytest.mark.conformance("pattern of a missing namespace", client="Go", brokers=3)
+@pytest.mark.conformance("pattern of a missing namespace", client="Java", brokers=3)
 def test_pattern_of_a_missing_namespace(
     cluster: ClusterProcesses, go: GoClient, java: JavaClient, topics: list[str]
 ) -> None:
@@ -131,11 +138,13 @@ def test_pattern_of_a_missing_namespace(
     assert java("pattern", topics[0], f"public/s-{uuid.uuid4().hex[:8]}") == ["subscribed"]
 
 
+@pytest.mark.conformance("admin client", client="Go", brokers=3)
 def test_admin_client_of_go_switches_topic_creation_off(cluster: ClusterProcesses) -> None:
     for broker in cluster.alive:
         assert pulsar_go(broker.http_url)("admin", f"public/s-{uuid.uuid4().hex[:8]}")["partitions"] == 2
 
 
+@pytest.mark.conformance("stats: times of topics and consumers", client="Python", brokers=3)
 def test_times_in_stats(cluster: ClusterProcesses, client: pulsar.Client, topics: list[str]) -> None:
     began = int(time.time() * 1000) - 1
     for topic in topics:
@@ -159,6 +168,7 @@ def test_times_in_stats(cluster: ClusterProcesses, client: pulsar.Client, topics
             assert its()["lastConsumedFlowTimestamp"] >= began and its()["lastConsumedTimestamp"] >= began
 
 
+@pytest.mark.conformance("admin: backlog-quota-check, terminate", client="pulsar-admin", brokers=3)
 def test_pulsar_admin_checks_quotas_and_terminates_topics_of_each_broker(
     cluster: ClusterProcesses, topics: list[str], client: pulsar.Client, tmp_path: Path
 ) -> None:
@@ -173,6 +183,8 @@ def test_pulsar_admin_checks_quotas_and_terminates_topics_of_each_broker(
             producer.send(b"too late")
 
 
+@pytest.mark.conformance("transactions: told that there are none", client="Go", brokers=3)
+@pytest.mark.conformance("transactions: told that there are none", client="Java", brokers=3)
 def test_clients_with_transactions_are_told_that_there_are_none(
     go: GoClient, java: JavaClient, topics: list[str]
 ) -> None:

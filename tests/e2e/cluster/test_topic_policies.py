@@ -35,6 +35,7 @@ def set_size(broker: BrokerProcess, path: str, size: int | None) -> None:
         rest(broker, "POST", f"{path}/maxMessageSize", size)
 
 
+@pytest.mark.conformance("policies of a topic: largest message", client="Python", brokers=3)
 def test_policy_set_at_any_broker_is_in_force_on_all_partitions(cluster: ClusterProcesses) -> None:
     path = "/admin/v2/persistent/public/default/parts"
     rest(cluster.alive[0], "PUT", f"{path}/partitions", PARTS)

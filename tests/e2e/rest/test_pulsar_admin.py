@@ -120,6 +120,7 @@ def test_tenants(admin: PulsarAdmin) -> None:
     assert "active namespaces" in admin.refused("tenants", "delete", "t1")
 
 
+@pytest.mark.conformance("admin: settings that change at run time", client="pulsar-admin")
 def test_brokers(admin: PulsarAdmin, process: BrokerProcess) -> None:
     here = process.http_url.removeprefix("http://")
     assert admin.ok("brokers", "list", "standalone").lines == [here]
@@ -206,6 +207,7 @@ POLICIES: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.conformance("admin: policies of namespaces", client="pulsar-admin")
 def test_policy(admin: PulsarAdmin, policy: str) -> None:
     words, shown = POLICIES[policy]
     before = admin.ok("namespaces", f"get-{policy}", NS).out
@@ -259,6 +261,7 @@ def test_inactive_topics_disabled_keeps_the_rest(admin: PulsarAdmin) -> None:
     admin.ok("namespaces", "remove-inactive-topic-policies", NS)
 
 
+@pytest.mark.conformance("admin: topics and subscriptions", client="pulsar-admin")
 def test_topics(admin: PulsarAdmin, stock: pulsar.Client, process: BrokerProcess) -> None:
     admin.ok("topics", "create", A)
     assert "already exists" in admin.refused("topics", "create", A)
@@ -349,6 +352,7 @@ def test_partitioned_topics(admin: PulsarAdmin, process: BrokerProcess) -> None:
     assert admin.ok("topics", "list", NS).lines == []
 
 
+@pytest.mark.conformance("admin: schemas", client="pulsar-admin")
 def test_schemas(admin: PulsarAdmin, tmp_path: Path) -> None:
     topic = f"persistent://{NS}/with-schema"
     record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
@@ -417,6 +421,7 @@ def topics_of_all_kinds(process: BrokerProcess, admin: PulsarAdmin) -> tuple[str
 
 
 @pytest.mark.parametrize("policy", TOPIC_POLICIES)
+@pytest.mark.conformance("admin: policies of topics", client="pulsar-admin")
 def test_policy_of_topics(admin: PulsarAdmin, topics_of_all_kinds: tuple[str, ...], policy: str) -> None:
     words, shown = TOPIC_POLICIES[policy]
     for topic in topics_of_all_kinds:
@@ -454,6 +459,7 @@ def test_policies_of_topics_under_their_older_noun(admin: PulsarAdmin, topics_of
 
 
 @pytest.mark.parametrize("noun", ["tenants", "clusters", "brokers", "namespaces", "topics", "topicPolicies", "schemas"])
+@pytest.mark.conformance("admin: every verb", client="pulsar-admin")
 def test_every_verb_was_tried(admin: PulsarAdmin, noun: str) -> None:
     """Runs last, in the same worker as the tests above; on its own it has nothing to look at."""
     if len(admin.tried) < 100:
@@ -469,6 +475,7 @@ def test_unserved_calls_have_a_clear_error(admin: PulsarAdmin) -> None:
     assert "nothing is served under" in admin.refused("clusters", "get-cluster-migration", "standalone")
 
 
+@pytest.mark.conformance("admin: tokens and TLS", client="pulsar-admin")
 def test_with_tokens_and_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files, https = authority.issue("localhost"), free_port()

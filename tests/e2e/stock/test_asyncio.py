@@ -94,6 +94,7 @@ async def test_cumulative_ack(aclient: pulsar.asyncio.Client, topic: str) -> Non
     assert [each.data() for each in await receive(again, 2)] == values[4:]
 
 
+@pytest.mark.conformance("negative acknowledgement", client="Python asyncio")
 async def test_negative_ack(aclient: pulsar.asyncio.Client, topic: str) -> None:
     consumer = await aclient.subscribe(
         topic, "s", SHARED, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=100
@@ -104,6 +105,7 @@ async def test_negative_ack(aclient: pulsar.asyncio.Client, topic: str) -> None:
     assert [(each.data(), each.redelivery_count()) for each in await receive(consumer, 1)] == [(b"x", 1)]
 
 
+@pytest.mark.conformance("seek", client="Python asyncio")
 async def test_seek_and_last_id(aclient: pulsar.asyncio.Client, topic: str) -> None:
     consumer = await aclient.subscribe(topic, "s", initial_position=EARLIEST)
     producer = await aclient.create_producer(topic, batching_enabled=False)
@@ -137,6 +139,7 @@ async def test_unsubscribe(aclient: pulsar.asyncio.Client, topic: str) -> None:
     assert [each.data() for each in await receive(again, 1)] == [b"x"]
 
 
+@pytest.mark.conformance("reader", client="Python asyncio")
 async def test_reader(aclient: pulsar.asyncio.Client, topic: str) -> None:
     producer = await aclient.create_producer(topic, batching_enabled=False)
     values = payloads(5)
@@ -152,6 +155,7 @@ async def test_reader(aclient: pulsar.asyncio.Client, topic: str) -> None:
         await reader.close()
 
 
+@pytest.mark.conformance("Exclusive", client="Python asyncio")
 async def test_exclusive_is_busy(aclient: pulsar.asyncio.Client, topic: str) -> None:
     holder = await aclient.subscribe(topic, "s")  # unlike the blocking client's, it closes when it is garbage collected
     with pytest.raises(pulsar.asyncio.PulsarException) as refused:
@@ -168,6 +172,7 @@ async def test_producer_name_is_busy(aclient: pulsar.asyncio.Client, topic: str)
     await holder.close()
 
 
+@pytest.mark.conformance("pattern subscription", client="Python asyncio")
 async def test_topic_list_and_pattern(aclient: pulsar.asyncio.Client, topic: str) -> None:
     topics = [f"{topic}-{index}" for index in range(3)]
     consumer = await aclient.subscribe(topics, "s", initial_position=EARLIEST)
@@ -178,6 +183,7 @@ async def test_topic_list_and_pattern(aclient: pulsar.asyncio.Client, topic: str
     assert sorted(each.data().decode() for each in await receive(by_pattern, 3)) == topics
 
 
+@pytest.mark.conformance("partitioned topics", client="Python asyncio")
 async def test_partitions(aclient: pulsar.asyncio.Client, partitioned_topic: str) -> None:
     assert len(await aclient.get_topic_partitions(partitioned_topic)) == 3
     consumer = await aclient.subscribe(partitioned_topic, "s", KEY_SHARED, initial_position=EARLIEST)

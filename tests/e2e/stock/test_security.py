@@ -161,6 +161,7 @@ def test_a_good_token(guarded: Guarded, connect: NewClient) -> None:
     ],
     ids=["nothing", "rubbish", "forged", "expired", "wrong password", "unknown user"],
 )
+@pytest.mark.conformance("wrong credentials are told at once", client="Python")
 def test_bad_credentials(guarded: Guarded, connect: NewClient, authentication: Any) -> None:
     client = connect(guarded.process.service_url, authentication, operation_timeout_seconds=60)
     began = time.monotonic()
@@ -390,6 +391,7 @@ def anonymous(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 @pytest.mark.parametrize("authentication", [None, token("root")], ids=["nothing", "a method that is not enabled"])
+@pytest.mark.conformance("anonymous role", client="Python")
 def test_client_without_known_method_has_the_anonymous_role(
     anonymous: BrokerProcess, connect: NewClient, authentication: Any
 ) -> None:

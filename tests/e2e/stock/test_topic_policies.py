@@ -86,6 +86,7 @@ def filled(client: pulsar.Client, name: str, count: int = 10) -> None:
     send_all(client.create_producer(name, batching_enabled=False), [BIG] * count)
 
 
+@pytest.mark.conformance("policies of a topic: retention", client="Python")
 def test_retention_keeps_consumed_messages_of_the_topic_only(client: pulsar.Client, topic: Topic) -> None:
     topic.set("retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": 1})
     for name in (topic.name, topic.other):
@@ -99,6 +100,7 @@ def test_retention_keeps_consumed_messages_of_the_topic_only(client: pulsar.Clie
     eventually(lambda: topic.stored(topic.name) < 10 * len(BIG), what="consumed ledgers are dropped")
 
 
+@pytest.mark.conformance("policies of a topic: TTL", client="Python")
 def test_ttl_skips_old_messages_of_the_topic_only(client: pulsar.Client, topic: Topic) -> None:
     for name in (topic.name, topic.other):
         filled(client, name, 3)
@@ -107,6 +109,7 @@ def test_ttl_skips_old_messages_of_the_topic_only(client: pulsar.Client, topic: 
     assert topic.backlog(topic.other) == 3
 
 
+@pytest.mark.conformance("policies of a topic: backlog quota", client="Python")
 def test_size_quota_refuses_producers_until_it_is_removed(client: pulsar.Client, topic: Topic) -> None:
     for name in (topic.name, topic.other):
         filled(client, name)
@@ -123,6 +126,7 @@ def test_age_quota_evicts_the_backlog(client: pulsar.Client, topic: Topic) -> No
     eventually(lambda: topic.backlog(topic.name) == 0, what="old messages are evicted")
 
 
+@pytest.mark.conformance("policies of a topic: publish rate", client="Python")
 def test_publish_rate_holds_until_it_is_removed(client: pulsar.Client, topic: Topic) -> None:
     topic.set("publishRate", {"publishThrottlingRateInMsg": 20})
     producer = client.create_producer(topic.name, batching_enabled=False)
@@ -134,6 +138,7 @@ def test_publish_rate_holds_until_it_is_removed(client: pulsar.Client, topic: To
 
 
 @pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate", "s/dispatchRate"])
+@pytest.mark.conformance("policies of a topic: dispatch rate", client="Python")
 def test_dispatch_rate_holds(client: pulsar.Client, topic: Topic, policy: str) -> None:
     for name in ("s", "free"):
         client.subscribe(topic.name, name, initial_position=EARLIEST).close()
@@ -175,6 +180,7 @@ def test_subscribe_rate_refuses_a_consumer_that_returns(swift_broker: BrokerProc
     attach(topic.name)
 
 
+@pytest.mark.conformance("policies of a topic: limits", client="Python")
 def test_most_producers_of_the_topic_win_over_the_namespace(client: pulsar.Client, topic: Topic) -> None:
     topic.set_namespace("maxProducersPerTopic", 1)
     topic.set("maxProducers", 2)

@@ -125,6 +125,7 @@ def test_partly_acked_batch_comes_back_whole_without_index_acks(client: pulsar.C
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED], ids=lambda kind: kind.name)
+@pytest.mark.conformance("batch index acknowledgement", client="Python")
 def test_batch_index_acks_individual(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> None:
     consumer = client.subscribe(topic, "s", kind, initial_position=EARLIEST, batch_index_ack_enabled=True)
     values = payloads(10)

@@ -150,6 +150,7 @@ def test_auto_split_and_sticky_do_not_mix(client: pulsar.Client, topic: str) -> 
         )
 
 
+@pytest.mark.conformance("Key_Shared", client="Python")
 def test_join_keeps_order_per_key(client: pulsar.Client, other_client: pulsar.Client, topic: str) -> None:
     """The newcomer gets a key's next message only after the old holder acknowledged the earlier ones."""
     old = client.subscribe(topic, "s", KEY_SHARED, initial_position=EARLIEST)

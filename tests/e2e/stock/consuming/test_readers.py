@@ -26,6 +26,7 @@ from tests.support.traffic.stock_calls import (
 )
 
 
+@pytest.mark.conformance("reader", client="Python")
 def test_reader_from_earliest(client: pulsar.Client, topic: str) -> None:
     values = payloads(100)
     send_pipelined(client.create_producer(topic), values)

@@ -33,6 +33,7 @@ from tests.support.traffic.stock_calls import (
 NACK_MS = 100
 
 
+@pytest.mark.conformance("negative acknowledgement", client="Python")
 def test_nack_brings_one_message_back(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", SHARED, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=NACK_MS)
     values = payloads(5)
@@ -175,6 +176,7 @@ def test_unacked_timeout_redelivers(client: pulsar.Client, topic: str) -> None:
     assert sorted(receive_data(consumer, 2, within_s=25)) == [values[0], values[2]]
 
 
+@pytest.mark.conformance("dead letters", client="Python")
 def test_dead_letter_topic_gets_what_fails_too_often(client: pulsar.Client, topic: str) -> None:
     dead_topic = f"{topic}-graveyard"
     dead = client.subscribe(dead_topic, "undertaker", initial_position=EARLIEST)
@@ -241,6 +243,7 @@ def test_dead_letter_acks_the_original(client: pulsar.Client, topic: str) -> Non
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=lambda kind: kind.name)
+@pytest.mark.conformance("delayed delivery, Shared and Key_Shared", client="Python")
 def test_deliver_after_lets_the_next_message_pass(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> None:
     consumer = client.subscribe(topic, "s", kind, initial_position=EARLIEST)
     producer = client.create_producer(topic)

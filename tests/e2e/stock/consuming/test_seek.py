@@ -52,6 +52,7 @@ def test_seek_forward_to_latest(client: pulsar.Client, topic: str) -> None:
 
 
 @pytest.mark.parametrize("inclusive", [False, True])
+@pytest.mark.conformance("seek", client="Python")
 def test_seek_to_an_id(client: pulsar.Client, topic: str, inclusive: bool) -> None:
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST, start_message_id_inclusive=inclusive)
     values = payloads(10)

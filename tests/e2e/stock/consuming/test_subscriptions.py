@@ -103,6 +103,7 @@ def test_subscriptions_are_independent(client: pulsar.Client, topic: str) -> Non
         assert receive_data(consumer, 30) == values
 
 
+@pytest.mark.conformance("Exclusive", client="Python")
 def test_exclusive_refuses_a_second_consumer(client: pulsar.Client, other_client: pulsar.Client, topic: str) -> None:
     first = client.subscribe(topic, "s", EXCLUSIVE)
     with pytest.raises(pulsar.ConsumerBusy):
@@ -178,6 +179,7 @@ def test_failover_only_one_is_active(client: pulsar.Client, other_client: pulsar
     assert got_first + got_second == values
 
 
+@pytest.mark.conformance("Failover", client="Python")
 def test_failover_takes_over_without_a_gap(client: pulsar.Client, other_client: pulsar.Client, topic: str) -> None:
     first = client.subscribe(topic, "s", FAILOVER, consumer_name="a", initial_position=EARLIEST)
     values = payloads(30)

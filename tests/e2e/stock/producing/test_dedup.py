@@ -23,6 +23,7 @@ def dedup_topic(dedup_namespace: str) -> str:
     return f"persistent://{dedup_namespace}/d-{uuid.uuid4().hex[:12]}"
 
 
+@pytest.mark.conformance("deduplication", client="Python")
 def test_repeated_sequence_ids_are_dropped(client: pulsar.Client, dedup_topic: str) -> None:
     consumer = client.subscribe(dedup_topic, "s", initial_position=EARLIEST)
     producer = client.create_producer(dedup_topic, producer_name="p")

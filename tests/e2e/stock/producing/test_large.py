@@ -46,6 +46,7 @@ def test_compression_brings_a_message_under_the_limit(client: pulsar.Client, top
     assert len(receive_data(consumer, 1)[0]) == LIMIT - 100
 
 
+@pytest.mark.conformance("chunks", client="Python")
 def test_chunked_message(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
     producer = client.create_producer(topic, chunking_enabled=True)

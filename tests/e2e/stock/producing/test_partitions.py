@@ -26,6 +26,7 @@ def partitions_of(messages: list[pulsar.Message]) -> set[int]:
     return {message.message_id().partition() for message in messages}
 
 
+@pytest.mark.conformance("partitioned topics", client="Python")
 def test_round_robin_uses_all_partitions(client: pulsar.Client, partitioned_topic: str) -> None:
     consumer = client.subscribe(partitioned_topic, "s", initial_position=EARLIEST)
     values = payloads(30)

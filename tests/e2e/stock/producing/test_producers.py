@@ -119,6 +119,7 @@ def test_wait_for_exclusive_gets_its_turn(client: pulsar.Client, other_client: p
     assert receive_data(consumer, 3) == [b"first", b"still first", b"second"]
 
 
+@pytest.mark.conformance("exclusive producers", client="Python")
 def test_fencing_takes_over(client: pulsar.Client, other_client: pulsar.Client, topic: str) -> None:
     old = client.create_producer(topic, access_mode=Mode.Exclusive, send_timeout_millis=3_000)
     old.send(b"old")
@@ -146,6 +147,7 @@ def test_pipelined_sends_keep_order(client: pulsar.Client, topic: str, batching:
 
 @pytest.mark.parametrize("batching", [False, True])
 @pytest.mark.parametrize("name", ["LZ4", "ZLib", "ZSTD", "SNAPPY"])
+@pytest.mark.conformance("batches and compression", client="Python")
 def test_compression(client: pulsar.Client, topic: str, name: str, batching: bool) -> None:
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
     producer = client.create_producer(

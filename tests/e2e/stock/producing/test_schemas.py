@@ -163,6 +163,7 @@ def set_strategy(rest: Rest, namespace: str, strategy: str) -> None:
 
 
 @BOTH
+@pytest.mark.conformance("schema: JSON and Avro records", client="Python")
 def test_records_with_everything(client: pulsar.Client, topic: str, schema_class: Any) -> None:
     consumer = client.subscribe(topic, "s", schema=schema_class(Order))
     producer = client.create_producer(topic, schema=schema_class(Order))
@@ -184,6 +185,7 @@ def test_strings(client: pulsar.Client, rest: Rest, topic: str) -> None:
     assert (found["version"], found["type"], found["data"]) == (0, "STRING", "null")
 
 
+@pytest.mark.conformance("schema: bytes", client="Python")
 def test_bytes_have_no_schema(client: pulsar.Client, rest: Rest, topic: str) -> None:
     consumer = client.subscribe(topic, "s", schema=BytesSchema())
     client.create_producer(topic, schema=BytesSchema()).send(b"x")
@@ -365,6 +367,7 @@ def test_a_schema_does_not_explain_bytes_that_are_there(client: pulsar.Client, t
 # -- other ways in
 
 
+@pytest.mark.conformance("schema: JSON and Avro records", client="Python asyncio")
 async def test_the_asyncio_client(broker: BrokerProcess, topic: str) -> None:
     client = pulsar.asyncio.Client(broker.service_url, operation_timeout_seconds=10)
     item, later, _ = first_versions()
@@ -588,6 +591,7 @@ def test_bytes_in_records(client: pulsar.Client, topic: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["FULL_TRANSITIVE", "FORWARD_TRANSITIVE", "BACKWARD_TRANSITIVE"])
 @pytest.mark.parametrize("schema_class", [AvroSchema, JsonSchema])
+@pytest.mark.conformance("schema: renamed record, strategies", client="Python")
 def test_renamed_record_class_is_compatible(
     client: pulsar.Client, rest: Rest, namespace: str, schema_class: Any, strategy: str
 ) -> None:
