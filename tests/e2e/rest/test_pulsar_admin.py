@@ -471,7 +471,7 @@ def test_every_verb_was_tried(admin: PulsarAdmin, noun: str) -> None:
 
 
 def test_unserved_calls_have_a_clear_error(admin: PulsarAdmin) -> None:
-    assert "nothing is served under" in admin.refused("namespaces", "get-entry-filters", NS)
+    assert "is not served under" in admin.refused("namespaces", "get-entry-filters", NS)
     assert "nothing is served under" in admin.refused("clusters", "get-cluster-migration", "standalone")
 
 
