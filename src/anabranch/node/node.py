@@ -41,12 +41,12 @@ from anabranch.node.dynamic_settings import DynamicSettings
 from anabranch.node.settings.node import NodeSettings, is_loopback
 from anabranch.node.wiring.listeners import Listeners
 from anabranch.node.wiring.scalable_topics import step_of
-from anabranch.node.wiring.security import make_guard, make_tls
+from anabranch.node.wiring.security import make_guard, make_isolation, make_relay, make_tls
 from anabranch.node.wiring.segments import SegmentWiring
 from anabranch.node.wiring.stores import Stores, open_stores
 from anabranch.rest.access import AccessFilter
 from anabranch.rest.routes.table import make_router
-from anabranch.rest.server import HttpServer
+from anabranch.rest.server import HttpServer, InternalHandler
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import Clock, SystemClock
@@ -134,10 +134,7 @@ class Node:
         scalable_admin = ScalableAdmin(lambda: self.services)
         admin = self._admin(server, stores, scalable_admin)
         peers, peer_endpoint = (None, None) if joining is None else await joining.meet_others(admin)
-        access = AccessFilter(guard, clock, metrics_open=settings.security.open_metrics)
-        http = HttpServer(
-            make_router(admin, __version__), settings.http, access if guard.authenticates else None, peer_endpoint
-        )
+        http = self._http(admin, guard, peer_endpoint)
         listeners = Listeners(settings, make_tls(settings.tls), stack)
         address = await listeners.open(server, http)
 
@@ -194,6 +191,18 @@ class Node:
         self.settings = await self._changeable.load()
         stores.catalog.use_settings(self.settings.broker)
         return stores, self._changeable
+
+    def _http(self, admin: BrokerAdmin, guard: AccessControl, peers: InternalHandler | None) -> HttpServer:
+        settings = self.settings
+        access = AccessFilter(guard, self._clock, metrics_open=settings.security.open_metrics)
+        return HttpServer(
+            make_router(admin, __version__, console=settings.http.console),
+            settings.http,
+            access if guard.authenticates else None,
+            peers,
+            make_isolation(settings),
+            None if self._joining is None else make_relay(settings.tls),
+        )
 
     def _admin(self, server: BrokerServer, stores: Stores, scalable: ScalableAdmin) -> BrokerAdmin:
         return BrokerAdmin(

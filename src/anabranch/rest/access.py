@@ -5,11 +5,13 @@ The decision is `AccessControl`'s. Paths that are not served need authentication
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 from typing import Any
 
 from anabranch.model.errors import BadRequest, Error
 from anabranch.model.names import TopicName, check_subscription_name, check_tenant, parse_namespace
+from anabranch.rest.event_stream import closable, ended
 from anabranch.rest.http_message import Request
 from anabranch.rest.params import topic_of
 from anabranch.rest.router import Route
@@ -23,6 +25,7 @@ from anabranch.security.permissions import SIGNED_IN, SUPERVISE, Scope
 log = get_logger(__name__)
 
 METRICS = "/metrics"
+RECHECK_MS = 2_000
 
 
 class AccessFilter:
@@ -53,6 +56,23 @@ class AccessFilter:
                 "request not authorized", extra={"method": request.method, "path": request.path, "reason": error.reason}
             )
             raise
+
+    async def while_admitted(
+        self, request: Request, route: Route, pieces: AsyncIterator[bytes]
+    ) -> AsyncGenerator[bytes]:
+        """The pieces of a live answer, as long as the caller may use the route: credentials expire, and permissions
+        are revoked. They are checked again before a piece when `RECHECK_MS` have passed."""
+        checked_ms = self._clock.now_ms()
+        async with aclosing(closable(pieces)) as source:
+            async for piece in source:
+                if (now_ms := self._clock.now_ms()) - checked_ms >= RECHECK_MS:
+                    try:
+                        await self.admit(request, route)
+                    except Error as error:
+                        yield ended(error.code, error.reason)
+                        return
+                    checked_ms = now_ms
+                yield piece
 
     async def _identify(self, request: Request) -> Identity | None:
         if not self._guard.authenticates:

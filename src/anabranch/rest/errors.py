@@ -21,6 +21,8 @@ STATUS = {
     "authorization": 403,
     "unauthorized": 401,
     "forbidden": 403,
+    "foreign-host": 403,
+    "read-only": 403,
     "not-found": 404,
     "ledger-not-found": 404,
     "unknown-path": 404,
@@ -90,8 +92,11 @@ class BodyTooLarge(Error):
     code = "body-too-large"
 
 
-class ForeignOrigin(Error):
-    code = "forbidden"
+class TooManyStreams(Error):
+    """The port sends as many live answers as `http.streams_max` allows."""
+
+    code = "overloaded"
+    retryable = True
 
 
 class TimedOut(Error):

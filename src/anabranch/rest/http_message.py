@@ -57,6 +57,7 @@ class Response:
     content_type: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
     pieces: AsyncIterator[bytes] | None = None  # sent after the body, as they are made
+    is_live: bool = False  # each piece is sent at once, and the pieces end only with the connection or the server
 
 
 NO_CONTENT = Response(204)

@@ -15,6 +15,7 @@ _FORMS = 'the body is "earliest", "latest" or {"ledgerId": …, "entryId": …}'
 _IMPLIED_DOMAINS = (
     ("/admin/v2/scalable/", Domain.TOPIC),
     ("/admin/v2/scalable-topics/", Domain.TOPIC),
+    ("/anabranch/v1/scalable/", Domain.TOPIC),
     ("/admin/v2/segments/", Domain.TOPIC),  # the topic of the segment
     ("", Domain.PERSISTENT),  # schemas
 )

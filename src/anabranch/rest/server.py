@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from types import TracebackType
@@ -21,17 +21,21 @@ import h11
 from anabranch.broker.placement import ServedElsewhere
 from anabranch.model.errors import BadRequest, Error
 from anabranch.rest.access import AccessFilter
+from anabranch.rest.encoding import encoded
 from anabranch.rest.errors import (
     BodyTooLarge,
     CannotListen,
-    ForeignOrigin,
     TimedOut,
+    TooManyStreams,
     error_response,
     internal_error,
     redirect,
     refusal,
 )
+from anabranch.rest.event_stream import closable, ended
 from anabranch.rest.http_message import Request, Response
+from anabranch.rest.isolation import IsolationRules
+from anabranch.rest.relay import Relay, wants_relay
 from anabranch.rest.router import Match, Router, WrongMethod
 from anabranch.rest.settings import HttpSettings
 from anabranch.runtime.logs import get_logger
@@ -44,6 +48,16 @@ log = get_logger(__name__)
 _READ_BYTES = 64 * 1024
 _WHOLE_BYTES_MAX = 256 * 1024
 _PIPELINE_GRACE_S = 2.0
+
+# Of every answer, unless the route says otherwise. Pages of other origins may neither read nor frame it.
+_HEADERS = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cache-Control", "no-store"),
+    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Referrer-Policy", "no-referrer"),
+    ("X-Frame-Options", "DENY"),
+)
 
 _FULL_BODY = refusal("overloaded", "too many HTTP connections; close some, or raise http.connections_max", 503).body
 _FULL = (
@@ -70,6 +84,7 @@ class HttpStats:
     connections: int
     requests: int
     failures: int  # answers with 5xx
+    streams: int = 0  # live answers that are being sent
 
 
 async def answer(
@@ -78,19 +93,27 @@ async def answer(
     seconds_max: float,
     access: AccessFilter | None = None,
     internal: InternalHandler | None = None,
+    isolation: IsolationRules | None = None,
+    relay: Relay | None = None,
 ) -> Response:
     """Routes, checks access, handles, translates errors. There is an answer whatever the handler raises."""
     if internal is not None and request.path.startswith(internal.prefix):
         return await internal.serve(request, lambda work: _answered(work, request, seconds_max))
-    return await _answered(lambda: _handled(router, request, access), request, seconds_max)
+    rules = isolation or IsolationRules()
+    return await _answered(lambda: _handled(router, request, access, rules), request, seconds_max, relay)
 
 
-async def _answered(work: Work, request: Request, seconds_max: float) -> Response:
+async def _answered(work: Work, request: Request, seconds_max: float, relay: Relay | None = None) -> Response:
     try:
         async with asyncio.timeout(seconds_max):
             return await work()
     except ServedElsewhere as error:
-        return error_response(error) if error.address is None else redirect(request, error.address)
+        if error.address is None:
+            return error_response(error)
+        if relay is None or not wants_relay(request):
+            return redirect(request, error.address)
+        owner = error.address
+        return await _answered(lambda: relay.forward(request, owner, seconds_max), request, seconds_max)
     except Error as error:
         return error_response(error)
     except TimeoutError:
@@ -102,17 +125,23 @@ async def _answered(work: Work, request: Request, seconds_max: float) -> Respons
         return internal_error()
 
 
-async def _handled(router: Router, request: Request, access: AccessFilter | None) -> Response:
+async def _handled(
+    router: Router, request: Request, access: AccessFilter | None, isolation: IsolationRules
+) -> Response:
     found = _found(router, request)
+    route = found.route if isinstance(found, Match) else None
     if isinstance(found, Match):
         request = replace(request, params=found.params)
     if access is not None:  # first, so that a caller without access does not even learn which paths exist
-        await access.admit(request, found.route if isinstance(found, Match) else None)
+        await access.admit(request, route)
+    isolation.check(request, route, authenticates=access is not None)
     if request.method == "OPTIONS":
         return _options(router, request)
-    _check_origin(request)
     if isinstance(found, Match):
-        return await found.route.handler(request)
+        response = await found.route.handler(request)
+        if access is not None and response.is_live and response.pieces is not None:
+            response = replace(response, pieces=access.while_admitted(request, found.route, response.pieces))
+        return response
     raise found
 
 
@@ -131,15 +160,6 @@ def _options(router: Router, request: Request) -> Response:
     raise AssertionError("no route serves OPTIONS itself")
 
 
-def _check_origin(request: Request) -> None:
-    """A foreign web page must not change anything through its reader's browser; other clients send no Origin."""
-    origin = request.headers.get("origin")
-    if origin is None or request.method in ("GET", "HEAD"):
-        return
-    if origin.partition("://")[2] != request.headers.get("host"):
-        raise ForeignOrigin(f"changes are not accepted from pages of {origin}")
-
-
 class Exchange:
     """One connection: requests one after another until one side closes."""
 
@@ -156,6 +176,8 @@ class Exchange:
         self.host = _host(writer)
         self.is_idle = True
         self.is_closing = False
+        self.is_live = False  # sends a live answer, which has no end of its own
+        self._live = asyncio.timeout(None)
 
     async def run(self) -> None:
         try:
@@ -171,6 +193,10 @@ class Exchange:
 
     def abort(self) -> None:
         self._writer.transport.abort()
+
+    def end_live(self) -> None:
+        """Ends the live answer that is being sent."""
+        self._live.reschedule(0)
 
     async def _one(self) -> bool:
         """Serves one request; False if the connection must be closed."""
@@ -247,21 +273,23 @@ class Exchange:
     async def _send(self, response: Response, head_only: bool, close: bool) -> None:
         response = await self._whole_if_small(response)
         headers = [(name.encode(), value.encode()) for name, value in response.headers]
+        given = {name.lower() for name, _ in response.headers}
+        headers += [(name.encode(), value.encode()) for name, value in _HEADERS if name.lower() not in given]
         if response.content_type is not None:
             headers.append((b"Content-Type", response.content_type.encode()))
         if response.pieces is not None:
             headers.append((b"Transfer-Encoding", b"chunked"))
-        elif response.status != 204:
+        elif response.status not in (204, 304):
             headers.append((b"Content-Length", str(len(response.body)).encode()))
-        headers += [(b"X-Content-Type-Options", b"nosniff"), (b"Cache-Control", b"no-store")]
         if close:
             headers.append((b"Connection", b"close"))
         reason = HTTPStatus(response.status).phrase.encode()
         head = self._http.send(h11.Response(status_code=response.status, headers=headers, reason=reason)) or b""
         if response.pieces is not None and not head_only:
-            await self._send_pieces(head, response.body, response.pieces)
+            send = self._send_live if response.is_live else self._send_pieces
+            await send(head, response.body, response.pieces)
             return
-        data = b"" if head_only or response.status == 204 else response.body
+        data = b"" if head_only or response.status in (204, 304) else response.body
         body = self._http.send(h11.Data(data=data)) or b"" if data else b""
         end = self._http.send(h11.EndOfMessage()) or b""
         self._writer.write(head + body + end)
@@ -270,7 +298,7 @@ class Exchange:
 
     async def _whole_if_small(self, response: Response) -> Response:
         """Joins the pieces of a short body, so that only long answers are chunked."""
-        if response.pieces is None:
+        if response.pieces is None or response.is_live:
             return response
         gathered = bytearray()
         async for piece in response.pieces:
@@ -287,6 +315,29 @@ class Exchange:
             self._writer.write(self._http.send(h11.Data(data=piece)) or b"")
             async with asyncio.timeout(self._settings.read_seconds):
                 await self._writer.drain()
+        self._writer.write(self._http.send(h11.EndOfMessage()) or b"")
+        async with asyncio.timeout(self._settings.read_seconds):
+            await self._writer.drain()
+
+    async def _send_live(self, head: bytes, begun: bytes, pieces: AsyncIterator[bytes]) -> None:
+        """Sends each piece at once, until the pieces end, the server stops or the client does not read for
+        `read_seconds`. The next piece is made when the last one was taken, so memory is bounded by one piece."""
+        self._live = asyncio.timeout(None)
+        self._writer.write(head + (self._http.send(h11.Data(data=begun)) or b"" if begun else b""))
+        try:
+            async with self._live, aclosing(closable(pieces)) as source:
+                self.is_live = True
+                async for piece in source:
+                    self._writer.write(self._http.send(h11.Data(data=piece)) or b"")
+                    async with asyncio.timeout(self._settings.read_seconds):
+                        await self._writer.drain()
+        except TimeoutError:
+            if not self._live.expired():  # the client does not read: what waits for it is dropped
+                self.abort()
+                raise
+            self._writer.write(self._http.send(h11.Data(data=ended("stopping", "the broker stops"))) or b"")
+        finally:
+            self.is_live = False
         self._writer.write(self._http.send(h11.EndOfMessage()) or b"")
         async with asyncio.timeout(self._settings.read_seconds):
             await self._writer.drain()
@@ -324,8 +375,13 @@ class HttpServer:
         settings: HttpSettings,
         access: AccessFilter | None = None,
         internal: InternalHandler | None = None,
+        isolation: IsolationRules | None = None,
+        relay: Relay | None = None,
     ) -> None:
-        """`internal` serves the calls of other brokers; None for a broker without a cluster."""
+        """`internal` serves the calls of other brokers; None for a broker without a cluster. `relay` passes requests of
+        pages on to them."""
+        self._isolation = isolation
+        self._relay = relay
         self._router = router
         self._settings = settings
         self._access = access
@@ -380,6 +436,8 @@ class HttpServer:
             exchange.is_closing = True
             if exchange.is_idle:
                 exchange.abort()
+            elif exchange.is_live:
+                exchange.end_live()
         await self._tasks.drain(seconds)
         await self._tasks.close()
         self._server = self._front = None
@@ -395,7 +453,10 @@ class HttpServer:
         await self.stop()
 
     def stats(self) -> HttpStats:
-        return HttpStats(len(self._exchanges), self._requests, self._failures)
+        return HttpStats(len(self._exchanges), self._requests, self._failures, self._streams())
+
+    def _streams(self) -> int:
+        return sum(exchange.is_live for exchange in self._exchanges)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._is_full(writer):
@@ -421,7 +482,17 @@ class HttpServer:
 
     async def _serve(self, request: Request) -> Response:
         self._requests += 1
-        response = await answer(self._router, request, self._settings.handle_seconds, self._access, self._internal)
+        response = await answer(
+            self._router,
+            request,
+            self._settings.handle_seconds,
+            self._access,
+            self._internal,
+            self._isolation,
+            self._relay,
+        )
+        if response.is_live and self._streams() >= self._settings.streams_max:
+            response = error_response(TooManyStreams("too many live answers; close some, or raise http.streams_max"))
         if response.status >= 500:
             self._failures += 1
-        return response
+        return encoded(request, response)

@@ -15,6 +15,15 @@ class HttpSettings:
     host: str = field(default="127.0.0.1", metadata={"help": "address the HTTP port listens on"})
     port: int = field(default=8080, metadata={"help": "HTTP port; 0 = any free one"})
     insecure: bool = field(default=False, metadata={"help": "allow listening beyond loopback without authentication"})
+    hosts: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "further names under which HTTP is reached, like console.example.com or *.example.com; * = any"
+        },
+    )
+    read_only: bool = field(default=False, metadata={"help": "serve only GET and HEAD over HTTP"})
+    console: bool = field(default=True, metadata={"help": "serve the web console at /"})
+    streams_max: int = field(default=100, metadata={"help": "live answers (event streams) at a time; more get 503"})
     body_bytes_max: int = field(default=1 * MIB, metadata={"help": "largest request body"})
     header_bytes_max: int = field(default=32 * KIB, metadata={"help": "largest request line and headers"})
     connections_max: int = field(default=1_000, metadata={"help": "open HTTP connections; more are answered 503"})
@@ -30,6 +39,7 @@ class HttpSettings:
             (0 <= self.port <= 65535, "http.port", "between 0 and 65535"),
             (self.body_bytes_max >= KIB, "http.body_bytes_max", "at least 1 KiB"),
             (self.header_bytes_max >= KIB, "http.header_bytes_max", "at least 1 KiB"),
+            (self.streams_max >= 0, "http.streams_max", "0 or more"),
             (self.connections_max >= 1, "http.connections_max", "at least 1"),
             (self.connections_per_address_max >= 0, "http.connections_per_address_max", "0 or more"),
             (self.idle_seconds > 0, "http.idle_seconds", "greater than 0"),

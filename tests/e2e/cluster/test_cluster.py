@@ -88,6 +88,34 @@ def serves(broker: BrokerProcess, topic: str) -> bool:
     return True
 
 
+def relayed(broker: BrokerProcess, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    request = urllib.request.Request(f"{broker.http_url}{path}", method=method, headers=headers)
+    try:
+        with urllib.request.build_opener(NoRedirects()).open(request, timeout=20) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_a_page_gets_answers_of_the_owner_from_every_broker(cluster: ClusterProcesses) -> None:
+    """A page cannot follow a redirect to another port, so the asked broker passes its requests on."""
+    name = f"relayed-{uuid.uuid4().hex[:8]}"
+    topic, path = f"persistent://{NAMESPACE}/{name}", of(f"persistent://{NAMESPACE}/{name}")
+    rest(cluster.alive[0], "PUT", path, {})
+    page, program = {"Sec-Fetch-Site": "same-origin"}, {"X-Anabranch-Relay": "1"}
+    for broker in cluster.alive:
+        is_owner = broker.service_url == cluster.owner(topic).service_url
+        assert relayed(broker, "GET", f"{path}/stats", {})[0] == (200 if is_owner else 307)
+        for headers in (page, program):
+            status, body = relayed(broker, "GET", f"{path}/stats?getPreciseBacklog=true", headers)
+            assert status == 200 and b"msgRateIn" in body
+        assert relayed(broker, "PUT", f"{path}/subscription/from-{broker.http_port}", page)[0] == 204
+        assert relayed(broker, "PUT", f"{path}/subscription/from-{broker.http_port}", page)[0] == 409
+        passed_on = {**page, "X-Anabranch-Relayed": "1"}  # is not passed on again
+        assert relayed(broker, "GET", f"{path}/stats", passed_on)[0] == (200 if is_owner else 307)
+        assert relayed(broker, "GET", f"{path}/stats", {"Sec-Fetch-Site": "cross-site"})[0] == 403
+
+
 def partitioned(cluster: ClusterProcesses, count: int) -> str:
     """A topic that gets so many partitions when it is first used."""
     namespace = f"public/p-{uuid.uuid4().hex[:8]}"

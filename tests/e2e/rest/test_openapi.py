@@ -40,7 +40,9 @@ def fetch(url: str, method: str = "GET", body: bytes | None = None) -> tuple[int
     request = urllib.request.Request(url, data=body, method=method, headers={"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, answer.read(), answer.headers.get("Content-Type") or ""
+            kind = answer.headers.get("Content-Type") or ""
+            has_end = not kind.startswith("text/event-stream")
+            return answer.status, answer.read() if has_end else b"", kind
     except urllib.error.HTTPError as error:
         return error.code, error.read(), error.headers.get("Content-Type") or ""
 
@@ -77,7 +79,10 @@ def test_tables_of_the_document_name_routes(document: Any) -> None:
 def test_page_has_no_external_resources(broker: BrokerProcess) -> None:
     status, page, kind = fetch(f"{broker.http_url}/docs")
     assert status == 200 and kind.startswith("text/html")
-    assert b"/openapi.json" in page and b"http://" not in page and b"https://" not in page
+    own = [name.decode() for name in re.findall(rb'(?:src|href)="(/console/[^"]+)"', page)]
+    assert {name.rpartition(".")[2] for name in own} == {"css", "js"}
+    whole = page + b"".join(fetch(broker.http_url + name)[1] for name in own)
+    assert b"/openapi.json" in whole and b"http://" not in whole and b"https://" not in whole
 
 
 def test_mutated_requests_get_clear_answers(document: Any, start_broker: Any) -> None:

@@ -12,6 +12,7 @@ with `@peer_call`.
 | `topic_policies` | policies of single topics |
 | `subscriptions` | subscriptions of regular topics and their cursors |
 | `scalable_topics` | scalable topics: split, merge, subscriptions, stats |
+| `timeline` | timelines of scalable topics for viewers: geometry, ticks, shared feeds |
 | `auto_scale` | auto-scale policies of scalable topics and namespaces |
 | `tenants` | tenants, their namespaces, permissions |
 | `namespaces` | clusters, policies of namespaces, bundles, all topics of a namespace |

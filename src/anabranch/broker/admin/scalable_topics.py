@@ -157,6 +157,11 @@ class ScalableAdmin:
         if await self._services().catalog.exists(name.segment_name(descriptor)):
             raise SegmentOfController(f"{descriptor} of {topic} belongs to an operation; its controller deletes it")
 
+    async def state(self, name: TopicName) -> dict[str, Any]:
+        """What the topic's leader knows: running operation, subscriptions, sessions, auto-scaling."""
+        found: dict[str, Any] = await self._routing.call_owner(name, self.state_at_leader)
+        return found
+
     async def stats(self, topic: str) -> dict[str, Any]:
         """Pulsar's `epoch, totalSegments, activeSegments, sealedSegments, segments{id: {name, state}},
         subscriptions{name: {consumerCount}}`, and in addition: per segment `hashRange, broker, parentIds, childIds,
@@ -166,7 +171,7 @@ class ScalableAdmin:
         startedAtMs, reason`), `lastOperation`, `properties`; per active segment its last `load` report; `autoScale`:
         `policy` in force, what would be done `now` and what suppresses the rest, the last ten `decisions`."""
         name = scalable_name(topic)
-        state: dict[str, Any] = await self._routing.call_owner(name, self.state_at_leader)
+        state = await self.state(name)
         record = await self._topics().record(name)
         placement = self._services().placement
         figures = await self._topics().figures(name, record)
@@ -227,7 +232,7 @@ class ScalableAdmin:
         waiting{segment id: ancestors whose acknowledgement it waits for}, backlog{segment id: messages}, msgBacklog,
         segments{id: {position, backlog, drained, consumer, consumers}}`."""
         scalable = scalable_name(topic)
-        state: dict[str, Any] = await self._routing.call_owner(scalable, self.state_at_leader)
+        state = await self.state(scalable)
         found = state["subscriptions"].get(name)
         if found is None:
             raise SubscriptionNotFound(f"no subscription {name} on {topic}")

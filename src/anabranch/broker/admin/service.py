@@ -18,6 +18,7 @@ from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.schemas import SchemaAdmin
 from anabranch.broker.admin.subscriptions import SubscriptionAdmin
 from anabranch.broker.admin.tenants import TenantAdmin
+from anabranch.broker.admin.timeline import TimelineAdmin
 from anabranch.broker.admin.topic_maintenance import TopicMaintenance
 from anabranch.broker.admin.topic_migration import TopicMigrationAdmin
 from anabranch.broker.admin.topic_policies import TopicPolicyAdmin
@@ -54,6 +55,7 @@ class BrokerAdmin:
         self.topics = TopicAdmin(services, self.subscriptions)
         self.maintenance = TopicMaintenance(services)
         self.scalable_topics = scalable_topics or ScalableAdmin(services)
+        self.timeline = TimelineAdmin(services, self.scalable_topics)
         self.partition_hashes = PartitionHashes(services)
         self.topic_migration = TopicMigrationAdmin(services, self.partition_hashes)
         self.auto_scale = AutoScaleAdmin(services, self.namespaces)

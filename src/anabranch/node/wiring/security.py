@@ -6,10 +6,15 @@ PyJWT, cryptography and bcrypt are imported only when a method needs them.
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.model.errors import Error
+from anabranch.node.settings.node import NodeSettings
 from anabranch.node.settings.security import SecuritySettings, TlsSettings
+from anabranch.rest.isolation import HostNames, IsolationRules
+from anabranch.rest.relay import Relay
 from anabranch.runtime.blocking import Blocking
 from anabranch.runtime.tls import TlsCalls, TlsError, TlsFiles, TlsServer
 from anabranch.security.access_control import AccessControl
@@ -75,3 +80,23 @@ def make_peer_tls(settings: TlsSettings) -> TlsCalls:
         return TlsCalls(settings.trust_file or settings.ca_file, settings.cert_file, settings.key_file)
     except TlsError as error:
         raise BadTlsFiles(error.reason) from error
+
+
+def make_isolation(settings: NodeSettings) -> IsolationRules:
+    """The HTTP port is reached under the names that it listens on and advertises, the machine's, and `http.hosts`."""
+    http = settings.http
+    names = (http.host, settings.network.host, settings.advertised_host, socket.gethostname(), *http.hosts)
+    return IsolationRules(HostNames.of(names), http.read_only)
+
+
+def make_relay(settings: TlsSettings) -> Relay:
+    """Without the broker's certificate, because the other broker must see the caller's credentials only."""
+
+    def context() -> ssl.SSLContext:
+        try:
+            calls = TlsCalls(settings.trust_file or settings.ca_file, None, None)
+        except TlsError as error:
+            raise BadTlsFiles(error.reason) from error
+        return calls.context
+
+    return Relay(context)

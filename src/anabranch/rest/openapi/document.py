@@ -12,10 +12,10 @@ from typing import Any
 
 from anabranch.broker.catalog.policy_fields import RULES
 from anabranch.broker.catalog.topic_policies import TOPIC_POLICIES
-from anabranch.rest.http_message import Request, Response, json_response, raw_response
-from anabranch.rest.openapi.page import PAGE
-from anabranch.rest.openapi.result_schemas import FLAG, NUMBER, RESULTS, TEXT, TEXTS, WORDS, Schema
+from anabranch.rest.http_message import Request, Response, json_response
+from anabranch.rest.openapi.result_schemas import EVENTS, FLAG, NUMBER, RESULTS, TEXT, TEXTS, WORDS, Schema
 from anabranch.rest.router import Route
+from anabranch.rest.static_files import StaticFiles
 from anabranch.security.permissions import OPEN, SIGNED_IN
 
 _PART = re.compile(r"\{(\w+)(?::([^}]*))?\}")
@@ -141,6 +141,7 @@ QUERY |= {
     ("POST", "{topic}/subscriptions/{subscription}/seek"): {"timestamp": NUMBER},
 }
 BODIES |= {("PUT", f"{_SCALABLE}/{{topic}}"): WORDS}
+QUERY["GET", "{topic}/timeline"] = QUERY["GET", "{topic}/events"] = {"since": NUMBER}
 QUERY["POST", "/metadata/migration/start"] = {"target": TEXT, "rate": NUMBER, "purgeTarget": FLAG}
 BODIES["POST", "/metadata/migration/start"] = {
     "type": "object",
@@ -254,7 +255,8 @@ def _success(schema: Schema | None, headers: Mapping[str, str]) -> dict[str, Any
     """Without a schema: nothing, bytes, or a policy that may be unset (then the body is empty)."""
     found: dict[str, Any] = {"description": "done, or what was asked for"}
     if schema is not None:
-        found["content"] = {"application/json": {"schema": schema}}
+        kind = "text/event-stream" if schema is EVENTS else "application/json"
+        found["content"] = {kind: {"schema": schema}}
     if headers:
         found["headers"] = {name: {"description": text, "schema": TEXT} for name, text in headers.items()}
     return found
@@ -276,12 +278,14 @@ def _tag(path: str) -> str:
     parts = path.strip("/").split("/")
     if "subscription" in parts or parts[-1] == "subscriptions":
         return "subscriptions"
+    if parts[0] == "anabranch":
+        return "console" if parts[2] in ("me", "overview") else parts[2]
     if parts[0] == "admin":
         return {"{domain}": "topics", "broker-stats": "brokers"}.get(parts[2], parts[2])
     return parts[0] if parts[0] in ("lookup", "topics") else "port"
 
 
-def openapi_routes(routes: list[Route], version: str) -> list[Route]:
+def openapi_routes(routes: list[Route], version: str, files: StaticFiles) -> list[Route]:
     """The description of the routes given and of itself."""
     described: dict[str, Any] = {}
 
@@ -289,7 +293,7 @@ def openapi_routes(routes: list[Route], version: str) -> list[Route]:
         return json_response(described)
 
     async def page(request: Request) -> Response:
-        return raw_response(PAGE, "text/html; charset=utf-8")
+        return files.response(request, "docs.html")
 
     own = [
         Route("GET", "/openapi.json", document, "This description", SIGNED_IN),

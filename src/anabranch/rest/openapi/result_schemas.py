@@ -133,6 +133,10 @@ SCALABLE_SUBSCRIPTION = _object(
     msgBacklog=NUMBER,
     segments=_map(SEGMENT_POSITION),
 )
+EVENTS: Schema = {"type": "string", "description": "server-sent events: layout, tick, stale, bye"}
+ROW: Schema = {"type": "array"}
+TIMELINE = _object(epoch=NUMBER, incarnation=NUMBER, columns=TEXTS, rows={"type": "array", "items": ROW}, count=NUMBER)
+TICK = _object(t=NUMBER, epoch=NUMBER, segments={"type": "object"}, subscriptions={"type": "object"})
 
 MIGRATION = {
     "type": "object",
@@ -167,6 +171,9 @@ MIGRATION = {
 COMPARISON = _object(source_records=NUMBER, target_records=NUMBER, different=NUMBER, keys=TEXTS)
 
 RESULTS: dict[tuple[str, str], Schema] = {
+    ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/timeline"): TIMELINE,
+    ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/tick"): TICK,
+    ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/events"): EVENTS,
     ("GET", "/admin/v2/scalable/{tenant}/{namespace}"): TEXTS,
     ("GET", "/admin/v2/scalable/{tenant}/{namespace}/{topic}"): SCALABLE,
     ("GET", "/admin/v2/scalable/{tenant}/{namespace}/{topic}/stats"): SCALABLE_STATS,

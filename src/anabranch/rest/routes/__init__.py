@@ -3,6 +3,7 @@
 | module | what it is |
 |---|---|
 | `table` | all routes, as one router |
+| `web/` | the web console and what its pages need beyond Pulsar's API |
 | `lookup` | which broker serves a topic |
 | `topic_migration` | migration of regular topics to scalable topics |
 | `topics` | topics, partitions, stats |

@@ -27,10 +27,16 @@ from anabranch.rest.routes.topic_maintenance import topic_maintenance_routes
 from anabranch.rest.routes.topic_migration import topic_migration_routes
 from anabranch.rest.routes.topic_policies import topic_policy_routes
 from anabranch.rest.routes.topics import topic_routes
+from anabranch.rest.routes.web.pages import static_routes
+from anabranch.rest.routes.web.timeline import timeline_routes
+from anabranch.rest.static_files import StaticFiles
 
 
-def make_router(admin: BrokerAdmin, version: str) -> Router:
+def make_router(admin: BrokerAdmin, version: str, *, console: bool = True) -> Router:
+    """`console`: serve the web console at `/`."""
+    files = StaticFiles()
     routes = [
+        *static_routes(files, console=console),
         *lookup_routes(admin.topics, admin.namespaces),
         *topic_routes(admin.topics, admin.maintenance),
         *topic_maintenance_routes(admin.maintenance),
@@ -43,6 +49,7 @@ def make_router(admin: BrokerAdmin, version: str) -> Router:
         *permission_routes(admin.tenants, admin.topics),
         *schema_routes(admin.schemas),
         *scalable_routes(admin.scalable_topics),
+        *timeline_routes(admin.timeline),
         *topic_migration_routes(admin.topic_migration),
         *auto_scale_routes(admin.auto_scale),
         *publish_routes(admin.publishing),
@@ -56,7 +63,7 @@ def make_router(admin: BrokerAdmin, version: str) -> Router:
         replace(route, handler=_not_migrated(admin.topics, route.handler)) if _names_regular(route) else route
         for route in routes
     ]
-    return Router([*routes, *openapi_routes(routes, version)])
+    return Router([*routes, *openapi_routes(routes, version, files)])
 
 
 def _names_regular(route: Route) -> bool:

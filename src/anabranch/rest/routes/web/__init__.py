@@ -1,0 +1,7 @@
+"""Routes that the web pages need beyond Pulsar's API. They are public, as all routes are.
+
+| module | what it is |
+|---|---|
+| `pages` | the web console at `/`: static files |
+| `timeline` | timelines of scalable topics: geometry, ticks, live events |
+"""
