@@ -80,6 +80,10 @@ def scalable_url(topic: str, *parts: str) -> str:
     return "/".join(["/admin/v2/scalable", scalable_path(topic), *map(component, parts)])
 
 
+def timeline_url(topic: str, *parts: str) -> str:
+    return "/".join(["/anabranch/v1/scalable", scalable_path(topic), *map(component, parts)])
+
+
 def segment_url(topic: str, descriptor: str, *parts: str) -> str:
     return "/".join(["/admin/v2/segments", scalable_path(topic), component(descriptor), *map(component, parts)])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from anabranch.admin.blocking.group import Group, Names
 from anabranch.admin.client import segment_ids
-from anabranch.admin.paths import namespace_path, scalable_url, segment_url
+from anabranch.admin.paths import namespace_path, scalable_url, segment_url, timeline_url
 
 SegmentIds = tuple[int, ...]
 
@@ -44,6 +44,15 @@ class ScalableTopics(Group):
 
     def stats(self, topic: str) -> dict[str, Any]:
         return self._object("GET", scalable_url(topic, "stats"))
+
+    def timeline(self, topic: str, *, since: int = -1) -> dict[str, Any]:
+        """`rows` of `columns`: every segment with its range, times and epochs; with `since` those created or sealed in
+        a later epoch."""
+        return self._object("GET", timeline_url(topic, "timeline"), query={"since": since})
+
+    def tick(self, topic: str) -> dict[str, Any]:
+        """Figures of the segments that change, subscriptions with sessions, the running operation."""
+        return self._object("GET", timeline_url(topic, "tick"))
 
     def split(
         self, topic: str, segment: int, *, into: int | None = None, at: Sequence[int] | None = None
