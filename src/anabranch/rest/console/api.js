@@ -1,0 +1,119 @@
+// Calls of the public REST API. ROUTES names every route that the console uses; a test holds them against the broker's.
+
+import { signal } from "./signals.js";
+
+export const ROUTES = {
+  version: "GET /admin/v2/brokers/version",
+  clusters: "GET /admin/v2/clusters",
+  brokers: "GET /admin/v2/brokers/{cluster}/details",
+  drain: "POST /admin/v2/brokers/{cluster}/{broker}/drain",
+  resume: "DELETE /admin/v2/brokers/{cluster}/{broker}/drain",
+  settings: "GET /admin/v2/brokers/configuration/runtime",
+  internals: "GET /admin/v2/brokers/internal-configuration",
+  migrationStatus: "GET /admin/v2/metadata/migration/status",
+  tenants: "GET /admin/v2/tenants",
+  namespaces: "GET /admin/v2/namespaces/{tenant}",
+  namespace: "GET /admin/v2/namespaces/{tenant}/{namespace}",
+  permissions: "GET /admin/v2/namespaces/{tenant}/{namespace}/permissions",
+  scalableTopics: "GET /admin/v2/scalable/{tenant}/{namespace}",
+  persistentTopics: "GET /admin/v2/persistent/{tenant}/{namespace}",
+  partitionedTopics: "GET /admin/v2/persistent/{tenant}/{namespace}/partitioned",
+  create: "PUT /admin/v2/scalable/{tenant}/{namespace}/{topic}",
+  remove: "DELETE /admin/v2/scalable/{tenant}/{namespace}/{topic}",
+  timeline: "GET /anabranch/v1/scalable/{tenant}/{namespace}/{topic}/timeline",
+  tick: "GET /anabranch/v1/scalable/{tenant}/{namespace}/{topic}/tick",
+  events: "GET /anabranch/v1/scalable/{tenant}/{namespace}/{topic}/events",
+  autoscale: "GET /admin/v2/scalable/{tenant}/{namespace}/{topic}/autoscale",
+  split: "POST /admin/v2/scalable/{tenant}/{namespace}/{topic}/split/{segment}",
+  merge: "POST /admin/v2/scalable/{tenant}/{namespace}/{topic}/merge/{segment}/{other}",
+  subscribe: "PUT /admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}",
+  unsubscribe: "DELETE /admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}",
+  seek: "POST /admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}/seek",
+  skipAll: "POST /admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}/skip-all",
+  stats: "GET /admin/v2/persistent/{tenant}/{namespace}/{topic}/stats",
+  partitionedStats: "GET /admin/v2/persistent/{tenant}/{namespace}/{topic}/partitioned-stats",
+  regularSkipAll: "POST /admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/skip_all",
+  schema: "GET /admin/v2/schemas/{tenant}/{namespace}/{topic}/schema",
+};
+
+export class ApiError extends Error {
+  constructor(status, code, reason) {
+    super(reason);
+    Object.assign(this, { status, code, reason });
+  }
+}
+
+// The token stays in memory; "keep for this tab" puts it into session storage, which other tabs do not see.
+const KEPT = "anabranch-token";
+export const token = signal(sessionStorage.getItem(KEPT) ?? "");
+export const needsSignIn = signal(false);
+
+export const signIn = (given, keep) => {
+  if (keep) sessionStorage.setItem(KEPT, given); else sessionStorage.removeItem(KEPT);
+  token.value = given;
+  needsSignIn.value = false;
+};
+
+export const signOut = () => {
+  signIn("", false);
+  needsSignIn.value = true;
+};
+
+export const headers = () => {
+  // Any broker of a cluster answers: a page cannot follow a redirect to another port.
+  const made = { Accept: "application/json", "X-Anabranch-Relay": "1" };
+  if (token.value) made.Authorization = `Bearer ${token.value}`;
+  return made;
+};
+
+/** Method and path of a route with its parameters and query filled in. */
+export const request = (name, params = {}, query = {}) => {
+  const [method, pattern] = ROUTES[name].split(" ");
+  const path = pattern.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(params[key]));
+  const text = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== undefined)).toString();
+  return [method, text ? `${path}?${text}` : path];
+};
+
+/** Calls a route; the answer's JSON, or null without one. Throws ApiError. */
+export const ask = async (name, params, { query, body, signal: abort } = {}) => {
+  const [method, url] = request(name, params, query);
+  const init = { method, headers: headers(), signal: abort };
+  if (body !== undefined) {
+    init.headers["Content-Type"] = "application/json";
+    init.body = JSON.stringify(body);
+  }
+  let answer;
+  try {
+    answer = await fetch(url, init);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "unreachable", "the broker does not answer");
+  }
+  return answered(answer);
+};
+
+const answered = async answer => {
+  const text = await answer.text();
+  if (answer.ok) {
+    if (!text) return null;
+    try { return JSON.parse(text); } catch { return text; }
+  }
+  if (answer.status === 401) needsSignIn.value = true;
+  let said = {};
+  try { said = JSON.parse(text); } catch { /* a proxy's page */ }
+  throw new ApiError(answer.status, said.error ?? `http-${answer.status}`, said.reason ?? answer.statusText);
+};
+
+/** The names of a topic as parameters of a route. */
+export const partsOf = name => {
+  const [, rest] = name.includes("://") ? name.split("://") : [null, name];
+  const [tenant, namespace, ...topic] = rest.split("/");
+  return { tenant, namespace, topic: topic.join("/") };
+};
+
+/** The same call for a terminal. */
+export const asCurl = (name, params, query) => {
+  const [method, url] = request(name, params, query);
+  const auth = token.value ? ' -H "Authorization: Bearer $TOKEN"' : "";
+  return `curl -X ${method}${auth} '${location.origin}${url.replaceAll("'", "%27")}'`;
+};
