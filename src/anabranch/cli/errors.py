@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import signal
-import sys
 
+from anabranch.cli.output.terminal import say
 from anabranch.model.errors import Error
 from anabranch.runtime.settings import SettingsError
 
@@ -45,7 +45,7 @@ def report_error(error: Exception) -> int:
     lines = lines_of(error)
     if lines is None:
         raise error
-    print("anabranch: " + "\n".join(lines), file=sys.stderr)
+    say("anabranch: " + "\n".join(lines), err=True)
     return EXIT_USAGE if isinstance(error, SettingsError) else EXIT_FAILED
 
 

@@ -16,6 +16,7 @@ import click
 from anabranch.cli.lazy_group import SuggestingGroup
 from anabranch.cli.output.stderr_capture import captured_stderr
 from anabranch.cli.output.tables import pairs, table
+from anabranch.cli.output.terminal import say
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,10 +116,10 @@ def copy(
             if sys.stderr.isatty():
                 click.echo("\r\x1b[K", nl=False, err=True)
     except KeyboardInterrupt:
-        click.echo("anabranch: interrupted; the same command goes on where it stopped", err=True)
+        say("anabranch: interrupted; the same command goes on where it stopped", err=True)
         raise
     found = {"rows": done.rows, "batches": done.batches, "source": done.source, "target": done.target}
-    click.echo(json.dumps(found) if job.as_json else pairs(found))
+    say(json.dumps(found) if job.as_json else pairs(found))
 
 
 @spark.command()
@@ -136,15 +137,15 @@ def audit(
     with job.session("audit") as session:
         verdict = run(session, job.service_url, topic, counter=counter, options=job.options)
     if job.as_json:
-        click.echo(json.dumps(verdict.as_dict()))
+        say(json.dumps(verdict.as_dict()))
     else:
         found = verdict.as_dict()
         del found["offenders"], found["sound"]
-        click.echo(pairs({name.replace("_", " "): one for name, one in found.items()}))
+        say(pairs({name.replace("_", " "): one for name, one in found.items()}))
         if verdict.offenders:
             rows = [(one.check, one.producer, one.key, one.detail) for one in verdict.offenders]
-            click.echo("\n" + table(("check", "producer", "key", "what"), rows))
-        click.echo("\nsound" if verdict.is_sound else "\nNOT SOUND")
+            say("\n" + table(("check", "producer", "key", "what"), rows))
+        say("\nsound" if verdict.is_sound else "\nNOT SOUND")
     return 0 if verdict.is_sound else EXIT_UNSOUND
 
 
@@ -168,10 +169,10 @@ def stats(
     if picture is not None:
         draw(figures, picture)
     if job.as_json:
-        click.echo(json.dumps(figures.as_dict()))
+        say(json.dumps(figures.as_dict()))
         return
     sums = {"topic": figures.topic, "messages": figures.messages, "bytes": figures.bytes, "keys": figures.keys}
-    click.echo(pairs({**sums, "skew": figures.skew}))
+    say(pairs({**sums, "skew": figures.skew}))
     heads = ("segment", "state", "range", "messages", "bytes", "keys", "share %", "split at")
     rows = [
         (
@@ -186,9 +187,9 @@ def stats(
         )
         for one in figures.segments
     ]
-    click.echo("\n" + table(heads, rows))
+    say("\n" + table(heads, rows))
     hot = [(one.key, one.messages, one.bytes, one.segment) for one in figures.hot_keys]
-    click.echo("\n" + table(("hot key", "messages", "bytes", "segment"), hot))
+    say("\n" + table(("hot key", "messages", "bytes", "segment"), hot))
 
 
 @spark.command()
@@ -246,7 +247,7 @@ def simulate(
     if len(found) == 1:
         _show_simulation(found["policy"], job.as_json)
     elif job.as_json:
-        click.echo(json.dumps({title: one.as_dict() for title, one in found.items()}))
+        say(json.dumps({title: one.as_dict() for title, one in found.items()}))
     else:
         _compare_simulations(found)
 
@@ -254,16 +255,16 @@ def simulate(
 def _show_simulation(found: Simulation, as_json: bool) -> None:
     sums = found.as_dict()
     if as_json:
-        click.echo(json.dumps(sums))
+        say(json.dumps(sums))
         return
     for name in ("policy", "steps", "ticks"):
         del sums[name]
-    click.echo(pairs({name.replace("_", " "): one for name, one in sums.items()}))
+    say(pairs({name.replace("_", " "): one for name, one in sums.items()}))
     if found.steps:
         rows = [
             (f"{one.at:,.0f} s", one.kind, _ids(one.parents), _ids(one.children), one.reason) for one in found.steps
         ]
-        click.echo("\n" + table(("at", "what", "of", "into", "because of"), rows))
+        say("\n" + table(("at", "what", "of", "into", "because of"), rows))
 
 
 def _compare_simulations(found: Mapping[str, Simulation]) -> None:
@@ -282,7 +283,7 @@ def _compare_simulations(found: Mapping[str, Simulation]) -> None:
         )
         for title, one in found.items()
     ]
-    click.echo(table(heads, rows))
+    say(table(heads, rows))
 
 
 def _titled(text: str) -> tuple[str, dict[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections import deque
 from typing import Any
@@ -14,6 +13,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.admin.paths import scalable_path
 from anabranch.cli.admin.verb import connection_options, open_admin, wants_json
 from anabranch.cli.output.scalable_topic import stats_view
+from anabranch.cli.output.terminal import json_text, say
 from anabranch.cli.output.topic_changes import changes
 from anabranch.runtime.clock import Clock, SystemClock
 
@@ -35,13 +35,14 @@ class Screen:
         lines = changes(self._before, figures)
         first, self._before = self._before is None, figures
         if self._as_json:
-            click.echo(json.dumps(figures, ensure_ascii=False))
+            say(json_text(figures))
         elif self._is_terminal:
             self._history += lines
             story = "\n".join(f"· {line}" for line in self._history)
-            click.echo(f"{_CLEAR}{self._topic}\n{stats_view(figures)}\n\n{story}")
+            click.echo(_CLEAR, nl=False)
+            say(f"{self._topic}\n{stats_view(figures)}\n\n{story}")
         else:
-            click.echo(stats_view(figures) if first else "\n".join(lines), nl=first or bool(lines))
+            say(stats_view(figures) if first else "\n".join(lines), nl=first or bool(lines))
 
 
 async def follow(admin: AdminClient, path: str, screen: Screen, clock: Clock, every_s: float, looks: int) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
 import socket
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +210,26 @@ def test_bench_without_a_rate_sends_what_the_broker_takes(run: Run, topic: str) 
     run("bench", topic, "--size", "3", exits=2)
     run("bench", topic, "--duration", "0", exits=2)
     assert "anabranch: " in run("bench", "no/such/place", exits=1)
+
+
+def test_payload_does_not_command_the_terminal(broker: Broker, stock: pulsar.Client, topic: str) -> None:
+    """The program writes to a real terminal; what arrives there is text. A pipe gets the payload as it is."""
+    attack = "\x1b]0;owned\x07\x1b[2J\u202egnp"
+    producer = stock.create_producer(topic)
+    producer.send(attack.encode(), partition_key="k\x1b[2J")
+    command = [sys.executable, "-m", "anabranch", "consume", topic, "-s", "s", "--from", "earliest", "-n", "1"]
+    command += ["--timeout", "20s", "--url", broker.service_url]
+    main_end, other = pty.openpty()
+    with open(main_end, "rb", buffering=0) as screen:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=other, stderr=other, timeout=60, check=False)
+        os.close(other)
+        shown = b""
+        with suppress(OSError):  # the end of a terminal
+            while data := screen.read(4096):
+                shown += data
+    assert done.returncode == 0, shown
+    assert b"\x1b" not in shown and b"\x07" not in shown
+    assert "k\\x1b[2J  \\x1b]0;owned\\x07\\x1b[2J\\u202egnp" in shown.decode()
+    producer.send(attack.encode())
+    piped = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout.decode()
+    assert "\x1b]0;owned\x07" in piped

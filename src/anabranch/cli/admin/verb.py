@@ -7,7 +7,6 @@ that name.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from anabranch.admin.client import DEFAULT_URL, AdminClient
 from anabranch.admin.paths import component, namespace_path, scalable_path, topic_path
 from anabranch.cli.lazy_group import SuggestingGroup
 from anabranch.cli.output.tables import shown
+from anabranch.cli.output.terminal import json_text, say
 
 Values = Mapping[str, Any]
 ENV_URL, ENV_TOKEN, ENV_TRUST = "ANABRANCH_ADMIN_URL", "ANABRANCH_TOKEN", "ANABRANCH_TLS_TRUST_CERTS"
@@ -126,13 +126,13 @@ def command_of(noun: str, verb: Verb) -> click.Command:
             answer = call_of(verb, admin, values)
             hint = "" if verb.hint is None or wants_json(context) else verb.hint(admin, values)
         if wants_json(context):
-            click.echo(json.dumps(answer, ensure_ascii=False, indent=2))
+            say(json_text(answer, indent=2))
         elif verb.done:
-            click.echo(verb.done.format(**{**values, "answer": answer}))
+            say(verb.done.format(**{**values, "answer": answer}))
         else:
-            click.echo(verb.show(answer))
+            say(verb.show(answer))
         if hint:
-            click.echo(hint, err=True)
+            say(hint, err=True)
         return 0
 
     names = [name for name in _NAMES.findall(verb.path) if name in _POSITIONAL]

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from anabranch.cli.output.tables import table
+from anabranch.cli.output.terminal import plain, visible
 
 if TYPE_CHECKING:
     from anabranch.metadata.interface import Versioned
@@ -114,11 +115,6 @@ def moment(milliseconds: int) -> str:
         return f"{milliseconds} ms"
 
 
-def plain(text: str) -> str:
-    """On one line, whatever is in it: control characters as escapes."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
 def value_text(value: bytes) -> str:
     """A value for people: JSON indented, text as it is, anything else in hexadecimal, cut where it gets long."""
     try:
@@ -128,7 +124,7 @@ def value_text(value: bytes) -> str:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
-        shown = "".join(one if one.isprintable() or one in "\n\t" else plain(one) for one in text)
+        shown = visible(text)
         return shown.removesuffix("\n")
     return json.dumps(fields, ensure_ascii=False, indent=2) if isinstance(fields, dict | list) else text.strip()
 

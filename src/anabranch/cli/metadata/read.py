@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -19,10 +18,10 @@ from anabranch.cli.metadata.key_tree import (
     lines_of,
     moment,
     objects_of,
-    plain,
     value_text,
 )
 from anabranch.cli.metadata.store_access import StoreFailed, access_options, note, with_store
+from anabranch.cli.output.terminal import json_text, plain, say
 from anabranch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -103,9 +102,9 @@ def ls(url: str, key: str, recursive: bool, depth: int | None, long: bool, deadl
     if key != "/" and top.facts is None and not top.below:
         raise StoreFailed(f"nothing at or below {plain(key)}", "not-found", "")
     if as_json:
-        click.echo(json.dumps(list(objects_of(top)), ensure_ascii=False, indent=2))
+        say(json_text(list(objects_of(top)), indent=2))
     else:
-        click.echo("\n".join(lines_of(top, columns=long)))
+        say("\n".join(lines_of(top, columns=long)))
         if not top.below:
             note("(nothing below)")
     return 0
@@ -142,7 +141,7 @@ def get(url: str, key: str, raw: bool, long: bool, deadline: float, as_json: boo
         from anabranch.metadata.archive import value_fields
 
         fields = {"key": key, **value_fields(found.value), **asdict(facts_of(found))}
-        click.echo(json.dumps(fields, ensure_ascii=False, indent=2))
+        say(json_text(fields, indent=2))
         return 0
     if long:
         note(facts_line(facts_of(found)))
@@ -150,7 +149,7 @@ def get(url: str, key: str, raw: bool, long: bool, deadline: float, as_json: boo
         sys.stdout.buffer.write(found.value)
         sys.stdout.buffer.flush()
     else:
-        click.echo(value_text(found.value))
+        say(value_text(found.value))
     return 0
 
 
@@ -178,11 +177,11 @@ def watch(url: str, key: str, count: int, seconds: float | None, deadline: float
         now = clock.now_ms()
         if as_json:
             fields = {"time_ms": now, "kind": change.kind.value, "key": change.key}
-            click.echo(json.dumps(fields, ensure_ascii=False))
+            say(json_text(fields))
         elif change.kind.value == "invalidated":
-            click.echo(f"{moment(now)}  INVALIDATED  {plain(change.key)}  ({MISSED})")
+            say(f"{moment(now)}  INVALIDATED  {plain(change.key)}  ({MISSED})")
         else:
-            click.echo(f"{moment(now)}  {change.kind.value:<11}  {plain(change.key)}")
+            say(f"{moment(now)}  {change.kind.value:<11}  {plain(change.key)}")
 
     async def work(store: MetadataStore) -> int:
         changes = store.watch(key)

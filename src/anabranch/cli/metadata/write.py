@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from anabranch.cli.metadata.key_tree import facts_line, facts_of, plain
+from anabranch.cli.metadata.key_tree import facts_line, facts_of
 from anabranch.cli.metadata.store_access import (
     StoreFailed,
     access_options,
@@ -20,6 +19,7 @@ from anabranch.cli.metadata.store_access import (
     with_written_store,
 )
 from anabranch.cli.output.progress import with_progress
+from anabranch.cli.output.terminal import json_text, plain, say
 from anabranch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ def put(
 
     version = with_written_store(url, deadline, work, old_store=old_store, creates=True)
     if as_json:
-        click.echo(json.dumps({"key": key, "version": version, "bytes": len(given)}, ensure_ascii=False))
+        say(json_text({"key": key, "version": version, "bytes": len(given)}))
     else:
-        click.echo(f"{plain(key)} is at version {version} ({len(given):,} bytes)")
+        say(f"{plain(key)} is at version {version} ({len(given):,} bytes)")
     return 0
 
 
@@ -139,9 +139,9 @@ def rm(
         _remove_one(url, key, deadline, expect, yes=yes, old_store=old_store)
         deleted = 1
     if as_json:
-        click.echo(json.dumps({"key": key, "deleted": deleted}, ensure_ascii=False))
+        say(json_text({"key": key, "deleted": deleted}))
     else:
-        click.echo(f"deleted {plain(key)}" if not recursive else f"deleted {several(deleted)}")
+        say(f"deleted {plain(key)}" if not recursive else f"deleted {several(deleted)}")
     return 0
 
 

@@ -1,7 +1,8 @@
-"""Text for people. Everything but `progress` and `stderr_capture` is pure.
+"""Text for people. Everything but `terminal`, `progress` and `stderr_capture` is pure.
 
 | module | what it is |
 |---|---|
+| `terminal` | text of others on a terminal, without its control characters |
 | `tables` | tables, lists and pairs |
 | `scalable_topic` | a scalable topic as tables and as a drawing of its segments |
 | `autoscaling` | what auto-scaling would do and why not |

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from anabranch.cli.output.terminal import plain
+
 CELL_MAX = 100
 NOT_SET = "not set"
 
@@ -22,7 +24,7 @@ def cell(value: Any) -> str:
         case dict() | list():
             return json.dumps(value, ensure_ascii=False) if value else "-"
         case _:
-            return str(value)
+            return plain(str(value))
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

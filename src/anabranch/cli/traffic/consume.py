@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import click
 
 from anabranch.cli.output.layout_changes import Change, changes
+from anabranch.cli.output.terminal import json_text, plain, say
 from anabranch.cli.param_types import Time
 from anabranch.cli.traffic.client_options import Access, TrafficError, access_of, run, wire_options
 from anabranch.cli.traffic.interruption import Interruption
@@ -65,7 +65,7 @@ def as_object(message: Message) -> dict[str, Any]:
 
 def as_line(message: Message) -> str:
     """For people: id, key if any, payload."""
-    key = "" if message.key is None else f"  {key_of(message)}"
+    key = "" if message.key is None else f"  {plain(str(key_of(message)))}"
     text = "(no value)" if message.is_tombstone else message.data.decode("utf-8", errors="backslashreplace")
     return f"{message.id}{key}  {text}"
 
@@ -238,10 +238,10 @@ def consume(
     as_json = bool(reach["as_json"])
 
     def print_one(message: Message) -> None:
-        click.echo(json.dumps(as_object(message), ensure_ascii=False) if as_json else as_line(message))
+        say(json_text(as_object(message)) if as_json else as_line(message))
 
     def tell(change: Change) -> None:
-        click.echo(json.dumps(change.as_object()) if as_json else str(change), err=True)
+        say(json_text(change.as_object()) if as_json else str(change), err=True)
 
     access = access_of(click.get_current_context())
     plan = Plan(topic, kind, subscription, start, count, timeout, checkpoint)

@@ -10,7 +10,6 @@ from anabranch.cli.metadata.key_tree import (
     lines_of,
     moment,
     objects_of,
-    plain,
     value_text,
 )
 from anabranch.metadata.interface import Versioned
@@ -45,7 +44,6 @@ def test_unknown_times_are_blank() -> None:
 
 
 def test_nothing_disturbs_the_terminal() -> None:
-    assert plain("a\x1b[2J\nü") == "a\\x1b[2J\\nü"
     assert value_text(b"a\x1b[2J\nb\tc\n") == "a\\x1b[2J\nb\tc"
 
 
