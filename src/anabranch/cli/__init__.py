@@ -13,6 +13,9 @@ contain behaviour that a program could need; such code belongs to `client`, `adm
 | `spark` | `anabranch spark …` |
 | `token` | `anabranch token …` |
 | `watch` | `anabranch watch` |
+| `contexts` | `anabranch context …` |
+| `context_file` | named connections in a file of the user |
+| `diagnose` | `anabranch doctor`, `explain`, `top` and `wait` |
 | `config` | `anabranch config …` |
 | `completion` | `anabranch completion` |
 | `version` | `anabranch --version` |

@@ -88,6 +88,7 @@ def tick(
     return {
         "t": now_ms,
         "epoch": record.epoch,
+        "active": len(record.layout.active),
         "segments": {one: facts for one, facts in segments.items() if facts},
         "subscriptions": {
             name: _subscription(record, figures, name, facts) for name, facts in state["subscriptions"].items()

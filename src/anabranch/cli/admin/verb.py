@@ -17,6 +17,7 @@ import click
 
 from anabranch.admin.client import DEFAULT_URL, AdminClient
 from anabranch.admin.paths import component, namespace_path, scalable_path, topic_path
+from anabranch.cli import context_file as contexts
 from anabranch.cli.lazy_group import SuggestingGroup
 from anabranch.cli.output.tables import shown
 from anabranch.cli.output.terminal import json_text, say
@@ -85,13 +86,14 @@ def token_of(text: str | None) -> str | None:
 
 
 def setting(context: click.Context, name: str, environment: str) -> str | None:
-    """The option of this command, else of a group above it, else the environment's."""
+    """The option of this command, else of a group above it, else the environment's, else that of the context in use
+    (`anabranch context`)."""
     at: click.Context | None = context
     while at is not None:
         if (value := at.params.get(name)) is not None:
             return str(value)
         at = at.parent
-    return os.environ.get(environment) or None
+    return os.environ.get(environment) or contexts.in_use(os.environ).get(name)
 
 
 def open_admin(context: click.Context) -> AdminClient:

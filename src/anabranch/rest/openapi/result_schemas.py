@@ -136,7 +136,7 @@ SCALABLE_SUBSCRIPTION = _object(
 EVENTS: Schema = {"type": "string", "description": "server-sent events: layout, tick, stale, bye"}
 ROW: Schema = {"type": "array"}
 TIMELINE = _object(epoch=NUMBER, incarnation=NUMBER, columns=TEXTS, rows={"type": "array", "items": ROW}, count=NUMBER)
-TICK = _object(t=NUMBER, epoch=NUMBER, segments={"type": "object"}, subscriptions={"type": "object"})
+TICK = _object(t=NUMBER, epoch=NUMBER, active=NUMBER, segments={"type": "object"}, subscriptions={"type": "object"})
 
 MIGRATION = {
     "type": "object",
