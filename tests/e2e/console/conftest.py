@@ -1,4 +1,4 @@
-"""A real browser for the tests of the web console: one per test process, a context per test.
+"""A real browser for the tests of the web console: one per module, a context per test.
 
 A console error, an exception in a page, a dialog of the browser or a request to another origin fails the test.
 """
@@ -53,7 +53,7 @@ class Watched:
         assert self.foreign_requests() == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop must not run in the asyncio tests of other modules
 def chromium() -> Iterator[Any]:
     executable = program()
     with sync_playwright() as playwright:
