@@ -23,7 +23,7 @@ import pytest
 from anabranch.client.consumer.assignment_reconciler import SegmentOrder
 from anabranch.controller.group.group_events import Push
 from anabranch.controller.segment_host import Start
-from anabranch.controller.topic.subscription_workflow import MoveCall
+from anabranch.controller.topic.subscription_events import MoveCall
 from tests.simulation.test_controller_groups import Consumer, GroupLife
 from tests.simulation.test_controller_operations import CHAOS_MS, SEEDS, Producer
 from tests.support.models.memory_segment_host import Entry, StoredSegment

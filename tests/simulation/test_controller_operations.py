@@ -11,7 +11,7 @@ import pytest
 from anabranch.controller.records.subscription_registry import SubscriptionKind
 from anabranch.controller.segment_host import SegmentMissing, SegmentRef, SegmentSealed, Start
 from anabranch.controller.topic.operation_events import DeleteCall, MergeCall, PruneCall, SplitCall
-from anabranch.controller.topic.subscription_workflow import MoveCall, SubscribeCall, UnsubscribeCall
+from anabranch.controller.topic.subscription_events import MoveCall, SubscribeCall, UnsubscribeCall
 from anabranch.model.errors import Error
 from anabranch.model.segment import Segment
 from tests.support.simulation.controller import LINES_SHOWN, Broken, Leader, World, name_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from anabranch.controller.topic.subscription_workflow import MoveCall
+from anabranch.controller.topic.subscription_events import MoveCall
 from anabranch.model.errors import Error
 from tests.simulation.test_controller_groups import GroupLife
 from tests.simulation.test_controller_operations import SEEDS

@@ -36,7 +36,7 @@ from anabranch.controller.topic.operation_events import (
     RemoveRecord,
     SaveRecord,
 )
-from anabranch.controller.topic.subscription_workflow import (
+from anabranch.controller.topic.subscription_events import (
     RegistryDoubtful,
     RegistrySaved,
     RegistrySeen,

@@ -36,7 +36,7 @@ from anabranch.controller.regular_topics import TopicNotMigrated
 from anabranch.controller.segment_host import SegmentHost, SegmentStats, Start
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic import operation_events as operations
-from anabranch.controller.topic import subscription_workflow as subscriptions
+from anabranch.controller.topic import subscription_events as subscriptions
 from anabranch.controller.topic.leader_terms import LeaderTerms
 from anabranch.controller.topic.topic_controller import Step, TopicController, new_operation_id, no_step
 from anabranch.controller.topic_controllers import TopicControllers

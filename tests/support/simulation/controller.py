@@ -54,7 +54,7 @@ from anabranch.controller.topic.operation_events import (
     SubscriptionsKnown,
 )
 from anabranch.controller.topic.operation_workflow import OperationWorkflow
-from anabranch.controller.topic.subscription_workflow import (
+from anabranch.controller.topic.subscription_events import (
     AnnounceSubscriptions,
     CursorRest,
     CursorRested,
@@ -67,8 +67,8 @@ from anabranch.controller.topic.subscription_workflow import (
     SaveRegistry,
     SubscriptionAsked,
     SubscriptionCall,
-    SubscriptionWorkflow,
 )
+from anabranch.controller.topic.subscription_workflow import SubscriptionWorkflow
 from anabranch.metadata.interface import ABSENT, Change
 from anabranch.metadata.memory.data import MemoryData
 from anabranch.model.errors import Error

@@ -8,6 +8,7 @@ The package must not know what an operation is for, nor when a topic splits.
 | `event_broadcast` | sends events of segments to all other brokers |
 | `host` | implements `SegmentHost`: performs a request here or calls the owner |
 | `local_segments` | performs the requests for the segments of this broker |
+| `request_batches` | requests to one other broker, several in one peer call |
 | `request_codec` | requests, answers, events and stats as JSON |
 | `seal_notifications` | tells producers the children of a sealed segment |
 | `segment_listener` | admission of clients, seal notifications and events of local segments |

@@ -21,19 +21,18 @@ from anabranch.broker.segment.owned_segment import OwnedSegment
 from anabranch.broker.segment_host.ancestor_sequences import AncestorSequences, LastSequence
 from anabranch.broker.segment_host.event_broadcast import EventBroadcaster
 from anabranch.broker.segment_host.local_segments import LocalSegments
+from anabranch.broker.segment_host.request_batches import RequestBatches, refusal_json
 from anabranch.broker.segment_host.request_codec import (
     ERRORS,
     answer_json,
     event_json,
     load_event_json,
-    read_answer,
     read_event,
     read_load_event,
     read_ref,
     read_request,
     read_stats,
     ref_json,
-    request_json,
     stats_json,
 )
 from anabranch.broker.segment_host.topic_layouts import TopicLayouts
@@ -101,6 +100,9 @@ class ClusterSegmentHost:
         self._listeners: list[Callable[[HostEvent], None]] = []
         self._broadcast = None if peers is None else EventBroadcaster(peers, f"{GROUP}.news", clock)
         self._tasks = TaskOwner("segment host")
+        self._batches = None
+        if peers is not None:
+            self._batches = RequestBatches(peers, f"{GROUP}.ask", self._tasks, answer_seconds=ask_seconds)
         self._reporting: set[TopicName] = set()  # segments whose report is on its way to the leader
         self._stop = owner.listen(self._happened)
 
@@ -143,10 +145,10 @@ class ClusterSegmentHost:
                 raise _translated(error) from error
         await self._placement.wait_placed(name)
         owner = peers.owner_of(name)
-        if owner is None or owner == peers.me:
+        if owner is None or owner == peers.me or self._batches is None:
             raise ServedElsewhere(name, None)
         try:
-            return read_answer(await peers.call(owner, f"{GROUP}.ask", request_json(fencing_token, request)))
+            return await self._batches.ask(owner, fencing_token, request)
         except PeerCallRefused as refused:
             if refused.code == ServedElsewhere.code:
                 raise ServedElsewhere(name, None) from refused
@@ -285,6 +287,17 @@ class ClusterSegmentHost:
     @peer_call(f"{GROUP}.ask")
     async def serve_request(self, **arguments: Any) -> Any:
         return answer_json(await self._owner.apply(*read_request(arguments)))
+
+    @peer_call(f"{GROUP}.ask_each")
+    async def serve_requests(self, requests: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Performed concurrently; each has its own answer or error."""
+        return list(await asyncio.gather(*map(self._answer, requests)))
+
+    async def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return answer_json(await self._owner.apply(*read_request(request)))
+        except Error as error:
+            return refusal_json(error)
 
     @peer_call(f"{GROUP}.news")
     async def serve_events(self, events: Sequence[Any]) -> None:

@@ -146,6 +146,13 @@ class SubscriptionsKnown:
     subscriptions: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriptionsRegistered:
+    """The subscriptions of RegisterSubscriptions are in the registry; SubscriptionsKnown came before."""
+
+    operation_id: str
+
+
 Event = (
     RecordSeen
     | RecordUnread
@@ -157,6 +164,7 @@ Event = (
     | Rested
     | Asked
     | SubscriptionsKnown
+    | SubscriptionsRegistered
     | LeadershipLost
 )
 
@@ -190,7 +198,8 @@ class RemoveRecord:
 
 @dataclass(frozen=True, slots=True)
 class RegisterSubscriptions:
-    """For the subscription workflow: the subscriptions that the regular topic had. Safe to repeat."""
+    """For the subscription workflow: the subscriptions that the regular topic had. All its partitions have their
+    cursors. Safe to repeat. Answered by SubscriptionsRegistered."""
 
     operation_id: str
     kinds: Mapping[str, SubscriptionKind]

@@ -17,6 +17,7 @@ rolls forward instead. For hosts without fencing the SEAL phase is written into 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
@@ -39,7 +40,7 @@ from anabranch.controller.records.topic_record import (
     undoing,
     with_term,
 )
-from anabranch.controller.segment_host import Adopted, CursorSpec, Request, SealFacts, SegmentRef, Start, Status
+from anabranch.controller.segment_host import CursorSpec, Request, SegmentRef, Start
 from anabranch.controller.topic.adoption import clients_text, subscription_kinds
 from anabranch.controller.topic.operation_events import (
     AnnounceDeleted,
@@ -73,8 +74,10 @@ from anabranch.controller.topic.operation_events import (
     SaveRecord,
     SplitCall,
     SubscriptionsKnown,
+    SubscriptionsRegistered,
     TooManyCalls,
 )
+from anabranch.controller.topic.operation_progress import Progress
 from anabranch.model.errors import Error
 from anabranch.model.layout import LayoutLimits
 from anabranch.model.names import TopicName
@@ -85,24 +88,6 @@ CALLS_MAX = 64
 """Calls that wait or run."""
 
 _Key = tuple[type[object], object]
-
-
-class Progress:
-    """Answers of the segment owners for the running operation."""
-
-    def __init__(self, operation_id: str, since_ms: int) -> None:
-        self.operation_id, self.since_ms = operation_id, since_ms
-        self.created: set[int] = set()
-        self.adopted: dict[int, Adopted] = {}
-        self.has_registered = False
-        self.seals: dict[int, SealFacts] = {}
-        self.fenced: set[int] = set()
-        self.has_asked_seal = False
-        self.abort_reason: str | None = None
-
-    @property
-    def must_go_forward(self) -> bool:
-        return self.has_asked_seal or bool(self.seals)
 
 
 class OperationWorkflow:
@@ -132,6 +117,7 @@ class OperationWorkflow:
         self._made: set[int] = set()  # initial segments of a new topic that exist
         self._deleted: set[int] = set()
         self._busy: set[_Key] = set()  # sent and not answered, or pausing
+        self._in_flight: Counter[tuple[type[object], str]] = Counter()  # requests by their type and operation
         self._failures: dict[_Key, int] = {}
         self._announced: tuple[int, str | None] | None = (
             None  # epoch and operation of the last AnnouncePlan or AnnounceLayout
@@ -191,7 +177,10 @@ class OperationWorkflow:
                 self._busy.discard(_key(request))
                 self._failures.pop(_key(request), None)
                 self._note(request, answer)
+                if self._has_more(request):
+                    return []  # the last answer decides: a migration has thousands of them
             case Failed(request, error):
+                self._has_more(request)
                 return self._failed(request, error)
             case Rested(what):
                 self._busy.discard(_key(what))
@@ -203,6 +192,9 @@ class OperationWorkflow:
                 self._calls.setdefault(call.operation_id, call)
             case SubscriptionsKnown(subscriptions):
                 self._subscriptions = subscriptions
+            case SubscriptionsRegistered(operation_id):
+                if self._progress is not None and self._progress.operation_id == operation_id:
+                    self._progress.has_registered = True
             case LeadershipLost(reason):
                 return self._step_down(reason)
             case _:
@@ -216,18 +208,17 @@ class OperationWorkflow:
             self._deleted.add(segment_id)
         elif isinstance(request, host.Create) and request.operation == _INITIAL:
             self._made.add(segment_id)
-        elif progress is None or progress.operation_id != request.operation:
-            return  # for an operation that is finished
-        elif isinstance(request, host.Create):
-            progress.created.add(segment_id)
-        elif isinstance(answer, Adopted):
-            progress.adopted[segment_id] = answer
-        elif isinstance(answer, SealFacts):
-            progress.seals[segment_id] = answer
-        elif isinstance(answer, Status):
-            progress.fenced.add(segment_id)
-            if answer.sealed is not None:
-                progress.seals[segment_id] = answer.sealed
+        elif progress is not None and progress.operation_id == request.operation:
+            progress.note(request, answer)  # others are of an operation that is finished
+
+    def _has_more(self, request: Request) -> bool:
+        """Called when the request has ended: whether others like it are still in flight."""
+        kind = type(request), request.operation
+        self._in_flight[kind] -= 1
+        if self._in_flight[kind] > 0:
+            return True
+        del self._in_flight[kind]
+        return False
 
     def _failed(self, request: Request, error: Error) -> list[Effect]:
         if isinstance(error, host.StaleTerm):
@@ -251,6 +242,7 @@ class OperationWorkflow:
         for request in requests:
             if _key(request) not in self._busy:
                 self._busy.add(_key(request))
+                self._in_flight[type(request), request.operation] += 1
                 effects.append(Ask(request))
         return effects
 
@@ -359,14 +351,14 @@ class OperationWorkflow:
                 return waits
         uncreated = [child for child in plan.children if child.segment_id not in progress.created]
         if uncreated:
-            cursors = tuple(CursorSpec(name, Start.EARLIEST) for name in sorted(self._subscriptions))
+            cursors = _at_earliest(sorted(self._subscriptions))
             return self._ask(host.Create(operation_id, self._ref(child), cursors) for child in uncreated)
         if self._journals_seal and operation.phase is Phase.CREATE:
             return self._save(sealing(record, operation_id), f"seal {operation_id}")
         unsealed = [record.layout[one] for one in plan.parent_ids if one not in progress.seals]
         if unsealed:
             progress.has_asked_seal = True
-            # The owners of partitions read the children in the record: each partition has the same ones.
+            # Producers of a partition find the children in the committed layout: each partition has the same ones.
             is_migration = plan.kind is OperationKind.MIGRATION
             children = () if is_migration else tuple(self._ref(child) for child in plan.children)
             return self._ask(host.Seal(operation_id, self._ref(parent), children) for parent in unsealed)
@@ -375,7 +367,7 @@ class OperationWorkflow:
         return self._save(done, f"commit {operation_id}")
 
     def _drive_adoption(self, record: TopicRecord, operation: Operation, progress: Progress) -> list[Effect] | None:
-        """None when all partitions are adopted and their subscriptions are registered."""
+        """None when all partitions are adopted, have the same cursors, and their subscriptions are registered."""
         options = MigrationOptions.of(operation)
         if self._forbids_migration and not progress.must_go_forward and not progress.adopted:
             reason, self._forbids_migration = self._forbids_migration, ""
@@ -390,11 +382,17 @@ class OperationWorkflow:
             return self._drive_abort(record, operation.plan, progress)
         kinds = subscription_kinds(progress.adopted.values(), options.kinds)
         assert self._subscriptions is not None
-        if kinds.keys() <= self._subscriptions:
+        new_names = kinds.keys() - self._subscriptions
+        if progress.has_registered or not new_names:
             return None
-        if progress.has_registered:
+        if lacking := progress.lacking(new_names):
+            return self._ask(
+                host.Create(operation.operation_id, self._ref(record.layout[one]), _at_earliest(names))
+                for one, names in lacking.items()
+            )
+        if progress.has_asked_registration:
             return []
-        progress.has_registered = True
+        progress.has_asked_registration = True
         return [RegisterSubscriptions(operation.operation_id, kinds)]
 
     def _abort(self, reason: str) -> None:
@@ -466,6 +464,10 @@ class OperationWorkflow:
 
 _INITIAL = "birth"
 _SWEEP = "sweep"
+
+
+def _at_earliest(subscriptions: Iterable[str]) -> tuple[CursorSpec, ...]:
+    return tuple(CursorSpec(name, Start.EARLIEST) for name in subscriptions)
 
 
 def _is_in_record(record: TopicRecord, call: Call) -> bool:

@@ -12,6 +12,7 @@ During the seek of an ordered subscription no consumer reads:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import assert_never
@@ -31,150 +32,39 @@ from anabranch.controller.events import (
 from anabranch.controller.records.subscription_registry import (
     Move,
     Registry,
-    SegmentPosition,
     Subscription,
-    SubscriptionKind,
     SubscriptionState,
 )
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import CursorSpec, Request, SegmentRef, Start
 from anabranch.controller.topic.operation_events import Answered, Ask, Failed, Reply
 from anabranch.controller.topic.seek_target import seek_request
-from anabranch.model.errors import AlreadyExists, Busy, Error, NotAllowed, TooManySubscriptions
+from anabranch.controller.topic.subscription_events import (
+    AnnounceSubscriptions,
+    CursorRest,
+    CursorRested,
+    Effect,
+    Event,
+    LayoutKnown,
+    MoveCall,
+    OtherKind,
+    ReadRegistry,
+    RegisterCall,
+    Registered,
+    RegistryDoubtful,
+    RegistrySaved,
+    RegistrySeen,
+    RegistryUnread,
+    SaveRegistry,
+    SubscribeCall,
+    SubscriptionAsked,
+    SubscriptionBusy,
+    SubscriptionCall,
+    UnsubscribeCall,
+)
+from anabranch.model.errors import Error, NotAllowed, TooManySubscriptions
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment, backing_topic
-
-
-class OtherKind(AlreadyExists):
-    """The subscription exists with another type."""
-
-    code = "subscription-of-other-type"
-
-
-class SubscriptionBusy(Busy):
-    """The subscription is being deleted or moved."""
-
-    code = "subscription-busy"
-
-
-# calls ----------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class SubscribeCall:
-    operation_id: str
-    name: str
-    kind: SubscriptionKind
-    start: Start
-    count_max: int = 0
-    """Subscriptions with cursors that the topic may have; 0: no limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnsubscribeCall:
-    operation_id: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class MoveCall:
-    """A seek to a publish time, or behind positions; with neither it clears the backlog."""
-
-    operation_id: str
-    name: str
-    publish_ms: int | None
-    positions: tuple[SegmentPosition, ...] = ()
-
-
-SubscriptionCall = SubscribeCall | UnsubscribeCall | MoveCall
-
-
-# events (beside Answered, Failed, LeadershipLost) ---------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class RegistrySeen:
-    """The current registry; None and no version if there is none."""
-
-    registry: Registry | None
-    version: Version | None
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryUnread:
-    """The store did not answer a read."""
-
-
-@dataclass(frozen=True, slots=True)
-class RegistrySaved:
-    version: Version
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryDoubtful:
-    """The write lost a race, or its outcome is unknown. The next read decides."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutKnown:
-    """The topic's record, at every AnnouncePlan and AnnounceLayout of the workflow."""
-
-    record: TopicRecord
-
-
-@dataclass(frozen=True, slots=True)
-class CursorRested:
-    what: ReadRegistry | Request
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionAsked:
-    call: SubscriptionCall
-
-
-Event = (
-    RegistrySeen
-    | RegistryUnread
-    | RegistrySaved
-    | RegistryDoubtful
-    | LayoutKnown
-    | CursorRested
-    | Halted
-    | Resumed
-    | SubscriptionAsked
-    | Answered
-    | Failed
-    | LeadershipLost
-)
-
-
-# effects (beside Ask, Reply, StepDown) --------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class ReadRegistry:
-    """Answered by RegistrySeen or RegistryUnread."""
-
-
-@dataclass(frozen=True, slots=True)
-class SaveRegistry:
-    """Compare-and-set (`expected` None: must not exist). Answered by RegistrySaved or RegistryDoubtful."""
-
-    registry: Registry
-    expected: Version | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CursorRest:
-    """Answered by CursorRested."""
-
-    what: ReadRegistry | Request
-    failures: int
-
-
-@dataclass(frozen=True, slots=True)
-class AnnounceSubscriptions:
-    """For the operation workflow (SubscriptionsKnown): the subscriptions whose cursors new segments get."""
-
-    subscriptions: frozenset[str]
-
-
-Effect = ReadRegistry | SaveRegistry | CursorRest | AnnounceSubscriptions | Halt | Resume | Ask | Reply | StepDown
 
 _Todo = tuple[str, int]
 """An intent and a segment on which it is done."""
@@ -209,6 +99,7 @@ class SubscriptionWorkflow:
         self._calls: dict[str, SubscriptionCall] = {}
         self._done: set[_Todo] = set()
         self._busy: dict[Request | ReadRegistry, int] = {}  # sent or pausing, with its number of failures
+        self._in_flight: Counter[str] = Counter()  # requests by their operation
         self._pauses: dict[str, _Pause] = {}  # by operation
         self._announced: frozenset[str] | None = None  # by the last AnnounceSubscriptions
         self._is_over = False
@@ -254,6 +145,8 @@ class SubscriptionWorkflow:
                     self._done.add((request.operation, request.segment.segment_id))
                     if request.operation in self._pauses and isinstance(answer, host.Moved):
                         self._pauses[request.operation].moved[request.segment.segment_id] = answer
+                if self._has_more(request):
+                    return []  # the last answer decides: a topic may have thousands of segments
             case Halted(operation_id, generation):
                 if operation_id in self._pauses:
                     self._pauses[operation_id].generation = generation
@@ -261,6 +154,7 @@ class SubscriptionWorkflow:
                 if operation_id in self._pauses:
                     self._pauses[operation_id].is_resuming = self._pauses[operation_id].is_over = True
             case Failed(request, error):
+                self._has_more(request)
                 if isinstance(error, host.StaleTerm):
                     return self._step_down(str(error))
                 return [self._rest(request)]
@@ -269,6 +163,14 @@ class SubscriptionWorkflow:
             case _:
                 assert_never(event)
         return self._decide()
+
+    def _has_more(self, request: Request) -> bool:
+        """Called when the request has ended: whether others of its operation are still in flight."""
+        self._in_flight[request.operation] -= 1
+        if self._in_flight[request.operation] > 0:
+            return True
+        del self._in_flight[request.operation]
+        return False
 
     def _rest(self, what: ReadRegistry | Request) -> CursorRest:
         self._busy[what] = self._busy.get(what, 0) + 1
@@ -345,7 +247,7 @@ class SubscriptionWorkflow:
             if pause is None or pause.generation is None or pause.is_resuming:
                 return
             generation = pause.generation
-        for segment in (*record.segments.values(), *_planned(subscription, record)):
+        for segment in (*record.segments.values(), *record.planned_children):
             ref = SegmentRef(backing_topic(self._topic, segment), record.incarnation, segment.segment_id)
             if state is SubscriptionState.CREATING and (request := self._creation(subscription, segment, ref)):
                 yield request
@@ -372,6 +274,7 @@ class SubscriptionWorkflow:
         for request in requests:
             if request not in self._busy:
                 self._busy[request] = 0
+                self._in_flight[request.operation] += 1
                 effects.append(Ask(request))
         return effects
 
@@ -384,13 +287,18 @@ class SubscriptionWorkflow:
             except Error as error:
                 effects.append(self._reply(call, error))
                 continue
-            if wanted is None:
+            if wanted is None and isinstance(call, RegisterCall):
+                del self._calls[call.operation_id]
+                effects.append(Registered(call.operation_id))
+            elif wanted is None:
                 effects.append(self._reply(call, None))
             registry = wanted or registry
         return registry, effects
 
     def _wanted(self, registry: Registry, record: TopicRecord, call: SubscriptionCall) -> Registry | None:
         """The registry with the intent of the call; None if the call is completed."""
+        if isinstance(call, RegisterCall):
+            return self._registered(registry, record, call)
         found = registry.subscriptions.get(call.name)
         match call:
             case SubscribeCall(operation_id, name, kind, start, count_max):
@@ -433,6 +341,23 @@ class SubscriptionWorkflow:
             case _:
                 assert_never(call)
 
+    def _registered(self, registry: Registry, record: TopicRecord, call: RegisterCall) -> Registry | None:
+        new = {
+            name: Subscription(
+                name,
+                kind,
+                Start.EARLIEST,
+                SubscriptionState.READY,
+                record.epoch,
+                self._now_ms,
+                call.operation_id,
+                incarnations_before=registry.deleted,
+            )
+            for name, kind in call.kinds.items()
+            if name not in registry.subscriptions
+        }
+        return replace(registry, subscriptions={**registry.subscriptions, **new}) if new else None
+
     # ends -------------------------------------------------------------------------------------------------------------
     def _save(self, registry: Registry, reason: str) -> list[Effect]:
         self._saving = replace(registry, leader_term=self._term)
@@ -446,15 +371,6 @@ class SubscriptionWorkflow:
         self._is_over = True
         replies = [self._reply(call, NotLeading(reason)) for call in tuple(self._calls.values())]
         return [*replies, StepDown(reason)]
-
-
-def _planned(subscription: Subscription, record: TopicRecord) -> tuple[Segment, ...]:
-    """The planned children, which may exist already. Those of a migration are created with the cursors of the
-    subscriptions that it has registered."""
-    running = record.operation
-    if record.is_migrating and running is not None and subscription.operation_id.startswith(f"{running.operation_id}/"):
-        return ()
-    return record.planned_children
 
 
 def _intents(subscription: Subscription) -> Iterable[str]:

@@ -26,7 +26,7 @@ from anabranch.controller.records.topic_record_codec import RecordTooLarge, enco
 from anabranch.controller.segment_host import FencingToken, HostError, HostOutcomeUnknown, Request, SegmentHost
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic import operation_events as steps
-from anabranch.controller.topic import subscription_workflow as registering
+from anabranch.controller.topic import subscription_events as registering
 from anabranch.controller.topic.operation_permit import OperationPermit
 from anabranch.controller.topic.operation_workflow import OperationWorkflow
 from anabranch.controller.topic.subscription_workflow import SubscriptionWorkflow
@@ -317,9 +317,10 @@ class TopicController:
             case steps.AnnouncePlan(record) | steps.AnnounceLayout(record):
                 self._tell(record)
             case steps.RegisterSubscriptions(operation_id, kinds):
-                for name, kind in kinds.items():
-                    call = registering.SubscribeCall(f"{operation_id}/{name}", name, kind, host.Start.EARLIEST)
-                    self.deliver(self.subs, registering.SubscriptionAsked(call))
+                call = registering.RegisterCall(operation_id, kinds)
+                self.deliver(self.subs, registering.SubscriptionAsked(call))
+            case registering.Registered(operation_id):
+                self.deliver(self.ops, steps.SubscriptionsRegistered(operation_id))
             case registering.AnnounceSubscriptions(names):
                 self.deliver(self.ops, steps.SubscriptionsKnown(names))
                 if not self._is_restored:

@@ -45,6 +45,7 @@ from anabranch.controller.topic.operation_events import (
     Rested,
     SplitCall,
     SubscriptionsKnown,
+    SubscriptionsRegistered,
 )
 from anabranch.model.position import Position
 from anabranch.model.routing import MOD_N
@@ -111,6 +112,25 @@ class TestForward:
     def test_topic_without_subscriptions_needs_no_registration(self) -> None:
         bench = Bench(1, plan(0))
         assert asked(adopted(bench, bench.lead())) == [("Create", 1)]
+
+    def test_partitions_without_some_subscription_get_it_in_one_request_before_registration(self) -> None:
+        bench = Bench(1, plan(3))
+        first, second, third = requests(bench.lead())
+        bench.tell(Answered(first, Adopted((), (("a", False), ("b", False), ("c", False)))))
+        bench.tell(Answered(second, Adopted((), (("c", False),))))
+        creates = bench.tell(Answered(third, Adopted((), (("a", False), ("b", False), ("c", False)))))
+        (create,) = requests(creates)
+        assert isinstance(create, host.Create)
+        assert create.segment.segment_id == 1
+        assert [(one.subscription, one.start) for one in create.cursors] == [
+            ("a", Start.EARLIEST), ("b", Start.EARLIEST)
+        ]  # fmt: skip
+        assert kinds(bench.tell(Answered(create, Done()))) == [RegisterSubscriptions]
+
+    def test_subscription_that_is_deleted_after_its_registration_is_not_waited_for(self) -> None:
+        bench = Bench(1, plan(0))
+        assert kinds(adopted(bench, bench.lead(), ("a", False))) == [RegisterSubscriptions]
+        assert asked(bench.tell(SubscriptionsRegistered("op"))) == [("Create", 1)]
 
     def test_chosen_kind_wins_over_that_of_the_consumers(self) -> None:
         bench = Bench(1, plan(kinds={"a": "QUEUE"}))

@@ -17,7 +17,7 @@ from anabranch.controller.records.subscription_registry import (
 from anabranch.controller.records.topic_record import TopicRecord, aborted, committed, planned
 from anabranch.controller.segment_host import Done, HostUnavailable, SegmentMissing, Start
 from anabranch.controller.topic.operation_events import Answered, Ask, Failed, Reply
-from anabranch.controller.topic.subscription_workflow import (
+from anabranch.controller.topic.subscription_events import (
     AnnounceSubscriptions,
     CursorRest,
     CursorRested,
@@ -26,15 +26,17 @@ from anabranch.controller.topic.subscription_workflow import (
     LayoutKnown,
     MoveCall,
     ReadRegistry,
+    RegisterCall,
+    Registered,
     RegistryDoubtful,
     RegistrySaved,
     RegistrySeen,
     SaveRegistry,
     SubscribeCall,
     SubscriptionAsked,
-    SubscriptionWorkflow,
     UnsubscribeCall,
 )
+from anabranch.controller.topic.subscription_workflow import SubscriptionWorkflow
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.replacement import plan_split
@@ -97,6 +99,34 @@ def test_subscribe_registers_first_and_answers_after_all_cursors() -> None:
     assert bench.stored.subscriptions["s"].state is SubscriptionState.CREATING
     assert bench.answer_all(begun) == [Reply("call-s", None, 0)]
     assert bench.stored.subscriptions["s"].state is SubscriptionState.READY
+
+
+def test_subscriptions_of_a_migration_are_ready_with_one_write_and_keep_the_kind_that_is_registered() -> None:
+    bench = Bench(idle())
+    bench.answer_all(bench.subscribe("b"))
+    before = bench.version
+    effects = bench.tell(SubscriptionAsked(RegisterCall("op", {"a": QUEUE, "b": QUEUE, "c": STREAM})))
+    assert effects == [AnnounceSubscriptions(frozenset({"a", "b", "c"})), Registered("op")]
+    assert bench.version == (before or 0) + 1
+    assert bench.stored is not None
+    assert {(one.name, one.kind, one.state) for one in bench.stored.subscriptions.values()} == {
+        ("a", QUEUE, SubscriptionState.READY),
+        ("b", STREAM, SubscriptionState.READY),
+        ("c", STREAM, SubscriptionState.READY),
+    }
+    assert bench.tell(SubscriptionAsked(RegisterCall("op", {"a": QUEUE}))) == [Registered("op")], "safe to repeat"
+
+
+def test_answers_are_decided_upon_when_none_of_their_operation_is_in_flight() -> None:
+    bench = Bench(splitting())
+    begun = bench.subscribe()
+    first, second, third = [one.request for one in begun if isinstance(one, Ask)]
+    assert bench.tell(Answered(first, Done())) == []
+    assert [type(one) for one in bench.tell(Failed(second, HostUnavailable("down")))] == [CursorRest]
+    assert bench.tell(Answered(third, Done())) == []
+    (again,) = bench.tell(CursorRested(second))
+    assert isinstance(again, Ask)
+    assert bench.tell(Answered(again.request, Done())) == [Reply("call-s", None, 0)]
 
 
 def test_planned_children_get_a_cursor_from_their_beginning() -> None:
