@@ -49,7 +49,7 @@ from anabranch.controller.segment_host import (
     SegmentStats,
     SubscriptionEvent,
 )
-from anabranch.interbroker.peer_calls import peer_call
+from anabranch.interbroker.peer_calls import peer_call, results_of
 from anabranch.model.errors import Error, NotReady
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
@@ -92,7 +92,7 @@ class ClusterSegmentHost:
         ask_seconds: float = ASK_SECONDS,
     ) -> None:
         self._owner = owner
-        self._ancestors = AncestorSequences(records, self.last_sequence)
+        self._ancestors = AncestorSequences(records, self.last_sequences)
         self._placement = placement
         self._peers = peers
         self._clock = clock
@@ -217,6 +217,32 @@ class ClusterSegmentHost:
         if proof is not None:
             owned.prove(producer, proof)
 
+    async def last_sequences(self, names: Sequence[TopicName], producer: str) -> list[LastSequence | None]:
+        """In the order of `names`. One peer call per owner; where that fails, one per segment, which follows it."""
+        owners: dict[str | None, list[TopicName]] = {}
+        for name in names:
+            peers = self._peers
+            is_here = peers is None or len(names) == 1 or self._placement.is_here(name)
+            owners.setdefault(None if is_here or peers is None else peers.owner_of(name), []).append(name)
+        found: dict[TopicName, LastSequence | None] = {}
+
+        async def ask(owner: str | None, some: list[TopicName]) -> None:
+            if owner is not None and self._peers is not None:
+                try:
+                    asked = {"segments": [str(one) for one in some], "producer": producer}
+                    async with asyncio.timeout(self._ask_seconds):
+                        answers = await self._peers.call(owner, f"{GROUP}.sequences", asked)
+                    found.update(zip(some, map(_read_last, answers), strict=True))
+                    return
+                except (PeerCallRefused, PeerCallUnanswered, TimeoutError) as error:
+                    log.info("ancestors asked one by one", extra={"broker": owner, "reason": str(error)})
+            single = (self.last_sequence(one, producer) for one in some)
+            found.update(zip(some, results_of(await asyncio.gather(*single, return_exceptions=True)), strict=True))
+
+        every = (ask(owner, some) for owner, some in owners.items())
+        results_of(await asyncio.gather(*every, return_exceptions=True))
+        return [found[name] for name in names]
+
     async def last_sequence(self, name: TopicName, producer: str) -> LastSequence | None:
         """Asks the owner for the last sequence id of a producer; NotReady when it does not answer in time."""
         asked = {"segment": str(name), "producer": producer}
@@ -240,10 +266,7 @@ class ClusterSegmentHost:
         owner = peers.owner_of(name)
         if owner is None or owner == peers.me:
             raise ServedElsewhere(name, None)
-        found = await peers.call(owner, f"{GROUP}.sequence", asked)
-        if found is None:
-            return None
-        return LastSequence(Last(int(found["last"]), b64decode(found.get("note", ""))), bool(found["final"]))
+        return _read_last(await peers.call(owner, f"{GROUP}.sequence", asked))
 
     # -- events
 
@@ -315,11 +338,23 @@ class ClusterSegmentHost:
 
     @peer_call(f"{GROUP}.sequence")
     async def serve_last_sequence(self, segment: str, producer: str) -> dict[str, Any] | None:
-        found = await self._owner.last_sequence(TopicName.parse(segment), producer)
-        if found is None:
-            return None
-        sequence, note = found.last
-        return {"last": sequence, "note": b64encode(note).decode(), "final": found.is_final}
+        return _last_json(await self._owner.last_sequence(TopicName.parse(segment), producer))
+
+    @peer_call(f"{GROUP}.sequences")
+    async def serve_last_sequences(self, segments: Sequence[str], producer: str) -> list[dict[str, Any] | None]:
+        return [_last_json(await self._owner.last_sequence(TopicName.parse(one), producer)) for one in segments]
+
+
+def _last_json(found: LastSequence | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"last": found.last.sequence, "note": b64encode(found.last.note).decode(), "final": found.is_final}
+
+
+def _read_last(value: Mapping[str, Any] | None) -> LastSequence | None:
+    if value is None:
+        return None
+    return LastSequence(Last(int(value["last"]), b64decode(value.get("note", ""))), bool(value["final"]))
 
 
 def _translated(error: Error) -> Error:

@@ -1,6 +1,7 @@
 """Notifications to producers with our extensions when their segment is sealed: the children, and where they are.
 
-The children are read before the seal begins, so that nothing is read while producers wait.
+The children are read before the seal begins, so that nothing is read while producers wait. Those of a migration are not
+sent: a producer can use them only with the layout that is committed, and each of N partitions has all N of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from anabranch.broker.segment_host.topic_layouts import ScalableTopic, TopicLayo
 from anabranch.controller.segment_host import Seal
 from anabranch.model.errors import Error
 from anabranch.model.hashrange import HashRange
-from anabranch.model.names import TopicName
+from anabranch.model.names import Domain, TopicName
 from anabranch.model.segment import Segment, backing_topic
 from anabranch.protocol.segments import segment_sealed
 from anabranch.runtime.logs import get_logger
@@ -33,6 +34,8 @@ class SealNotifications:
     async def prepare(self, request: Seal) -> None:
         """Finds the children; reads the record only if this broker has not seen the planned operation."""
         name = request.segment.name
+        if name.domain is not Domain.SEGMENT:
+            return
         known = self._listed(self._records.remembered(name.scalable), request)
         if known is None:
             try:
@@ -50,8 +53,6 @@ class SealNotifications:
         """The children in the record; None unless it lists all of them."""
         if topic is None or topic.incarnation != request.segment.incarnation:
             return None
-        if topic.migration == request.operation:  # the request of a migration does not name them
-            return topic.planned
         found = [topic.segment(one.name) for one in request.children]
         listed = tuple(one for one in found if one is not None)
         return listed if len(listed) == len(found) else None

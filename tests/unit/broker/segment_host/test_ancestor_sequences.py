@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,10 +15,17 @@ from anabranch.broker.publish.sequence_ids import Last
 from anabranch.broker.segment_host.ancestor_sequences import AncestorSequences, LastSequence, minimal_ancestors
 from anabranch.broker.segment_host.topic_layouts import ScalableTopic, find_segment
 from anabranch.controller.records.record_cache import RecordCache
-from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.records.topic_record import (
+    MigratedFrom,
+    MigrationOptions,
+    TopicRecord,
+    committed,
+    migration_planned,
+)
 from anabranch.controller.records.topic_record_codec import encode_record
 from anabranch.metadata.interface import ANY
 from anabranch.metadata.open import open_store
+from anabranch.model.errors import NotReady
 from anabranch.model.hashrange import HashRange
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.metadata_keys import scalable_topic_key
@@ -35,6 +44,14 @@ def split_topic(incarnation: int = 1) -> ScalableTopic:
     layout = Layout.initial(1, now_ms=0)
     plan = plan_split(layout, 0, now_ms=1, limits=NO_LIMITS)
     return ScalableTopic(TOPIC, incarnation, replaced(reserved(layout, plan), plan, {0: Seal(1)}))
+
+
+def migrated_topic(partitions: int) -> ScalableTopic:
+    origin = MigratedFrom("persistent://public/default/orders", partitions, 1)
+    options = MigrationOptions()
+    record = migration_planned(origin, "op", incarnation=1, epoch=0, routing=MOD_N, options=options)
+    seals = {one: Seal(1) for one in record.layout.segments}
+    return ScalableTopic(TOPIC, 1, committed(record, "op", seals, now_ms=2).layout)
 
 
 class Records:
@@ -59,9 +76,9 @@ class Owners:
         self.asked: list[tuple[TopicName, str]] = []
         self.answer: LastSequence | None = LastSequence(Last(5), is_final=True)
 
-    async def __call__(self, name: TopicName, producer: str) -> LastSequence | None:
-        self.asked.append((name, producer))
-        return self.answer
+    async def __call__(self, names: Sequence[TopicName], producer: str) -> list[LastSequence | None]:
+        self.asked += [(name, producer) for name in names]
+        return [self.answer for _ in names]
 
 
 async def test_final_answers_are_cached_per_producer_and_incarnation() -> None:
@@ -85,6 +102,56 @@ async def test_unsealed_ancestors_are_asked_every_time() -> None:
     for last in (3, 4):
         owners.answer = LastSequence(Last(last), is_final=False)
         assert [one.last_sequence_id for one in await ancestors.ancestors(topic, topic.layout[2], "p")] == [last]
+
+
+async def test_question_that_is_on_its_way_is_not_asked_again() -> None:
+    topic, arrived = migrated_topic(3), asyncio.Event()
+
+    class Slow(Owners):
+        async def __call__(self, names: Sequence[TopicName], producer: str) -> list[LastSequence | None]:
+            await arrived.wait()
+            return await super().__call__(names, producer)
+
+    owners = Slow()
+    ancestors = AncestorSequences(Records(topic), owners)
+    asking = [asyncio.ensure_future(ancestors.ancestors(topic, child, "p")) for child in topic.layout.active]
+    await asyncio.sleep(0)
+    arrived.set()
+    assert [len(one) for one in await asyncio.gather(*asking)] == [3, 3, 3]
+    assert len(owners.asked) == 3
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_all_that_wait_for_a_question_fail_with_it(is_cancelled: bool) -> None:
+    topic, arrived = migrated_topic(2), asyncio.Event()
+
+    class Failing(Owners):
+        async def __call__(self, names: Sequence[TopicName], producer: str) -> list[LastSequence | None]:
+            await arrived.wait()
+            raise NotReady("away")
+
+    ancestors = AncestorSequences(Records(topic), Failing())
+    first, second = (asyncio.ensure_future(ancestors.ancestors(topic, child, "p")) for child in topic.layout.active)
+    await asyncio.sleep(0)
+    if is_cancelled:
+        first.cancel()
+    arrived.set()
+    with pytest.raises(asyncio.CancelledError if is_cancelled else NotReady):
+        await first
+    with pytest.raises(NotReady):
+        await second
+    ancestors = AncestorSequences(Records(topic), Owners())
+    assert len(await ancestors.ancestors(topic, topic.layout.active[0], "p")) == 2
+
+
+async def test_producer_without_messages_in_any_partition_gets_none_of_them() -> None:
+    topic, owners = migrated_topic(3), Owners()
+    owners.answer = LastSequence(Last(), is_final=True)
+    assert await AncestorSequences(Records(topic), owners).ancestors(topic, topic.layout.active[0], "p") == []
+    owners.answer = LastSequence(Last(4), is_final=True)
+    ancestors = AncestorSequences(Records(topic), owners)
+    assert len(await ancestors.ancestors(topic, topic.layout.active[0], "p", since=4)) == 3
+    assert await ancestors.ancestors(topic, topic.layout.active[0], "p", since=5) == []
 
 
 async def test_deleted_ancestors_are_left_out() -> None:
@@ -176,10 +243,10 @@ async def test_many_splits_and_merges_leave_few_minimal_ancestors() -> None:
     topic, whole = ScalableTopic(TOPIC, 1, layout), layout.active[0]
 
     class Growing(Owners):
-        async def __call__(self, name: TopicName, producer: str) -> LastSequence | None:
-            self.asked.append((name, producer))
-            assert name.segment is not None
-            return LastSequence(Last(10 * name.segment.segment_id), is_final=True)
+        async def __call__(self, names: Sequence[TopicName], producer: str) -> list[LastSequence | None]:
+            self.asked += [(name, producer) for name in names]
+            ids = [name.segment.segment_id for name in names if name.segment is not None]
+            return [LastSequence(Last(10 * one), is_final=True) for one in ids]
 
     owners = Growing()
     ancestors = AncestorSequences(Records(topic), owners)
