@@ -102,6 +102,15 @@ class Layout:
     def sealed(self) -> Iterator[Segment]:
         return (segment for segment in self.segments.values() if not segment.is_active)
 
+    @property
+    def migrated_edges(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Parents and children of the migration of a regular topic: each of the parents, which were its partitions, has
+        all of the children. None: it was none, or no partition is left."""
+        for segment in self.segments.values():
+            if segment.legacy_topic_name is not None and segment.child_ids:
+                return self.segments[segment.child_ids[0]].parent_ids, segment.child_ids
+        return None
+
     # routing ----------------------------------------------------------------------------------------------------------
     def at(self, position: int) -> Segment:
         """The active segment that contains this ring position."""

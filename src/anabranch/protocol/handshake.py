@@ -47,6 +47,7 @@ class Peer:
     auth_refresh: bool
     is_proxied: bool = False  # a proxy that acts for another role
     continues: bool = False  # reads a child after its parents itself, before they are acknowledged
+    reads_migrated: bool = False  # reads the edges of a migration from `migrated` of a layout
 
     @property
     def is_cpp(self) -> bool:
@@ -125,6 +126,7 @@ def peer_of(connect: pb.CommandConnect) -> Peer:
         auth_data=connect.auth_data,
         extensions=flags.anabranch_extensions,
         continues=flags.anabranch_extensions and flags.anabranch_continuation,
+        reads_migrated=flags.anabranch_extensions and flags.anabranch_migrated_edges,
         nacks_messages=flags.anabranch_message_nacks,
         broker_entry_metadata=flags.supports_broker_entry_metadata,
         auth_refresh=flags.supports_auth_refresh,

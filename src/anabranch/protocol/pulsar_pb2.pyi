@@ -340,7 +340,7 @@ class SingleMessageMetadata(_message.Message):
     def __init__(self, properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[str] = ..., payload_size: _Optional[int] = ..., compacted_out: _Optional[bool] = ..., event_time: _Optional[int] = ..., partition_key_b64_encoded: _Optional[bool] = ..., ordering_key: _Optional[bytes] = ..., sequence_id: _Optional[int] = ..., null_value: _Optional[bool] = ..., null_partition_key: _Optional[bool] = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "anabranch_extensions", "anabranch_continuation", "anabranch_message_nacks", "anabranch_seek", "anabranch_hand_outs")
+    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "anabranch_extensions", "anabranch_continuation", "anabranch_message_nacks", "anabranch_seek", "anabranch_hand_outs", "anabranch_migrated_edges")
     SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
@@ -355,6 +355,7 @@ class FeatureFlags(_message.Message):
     ANABRANCH_MESSAGE_NACKS_FIELD_NUMBER: _ClassVar[int]
     ANABRANCH_SEEK_FIELD_NUMBER: _ClassVar[int]
     ANABRANCH_HAND_OUTS_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_MIGRATED_EDGES_FIELD_NUMBER: _ClassVar[int]
     supports_auth_refresh: bool
     supports_broker_entry_metadata: bool
     supports_partial_producer: bool
@@ -369,7 +370,8 @@ class FeatureFlags(_message.Message):
     anabranch_message_nacks: bool
     anabranch_seek: bool
     anabranch_hand_outs: bool
-    def __init__(self, supports_auth_refresh: _Optional[bool] = ..., supports_broker_entry_metadata: _Optional[bool] = ..., supports_partial_producer: _Optional[bool] = ..., supports_topic_watchers: _Optional[bool] = ..., supports_get_partitioned_metadata_without_auto_creation: _Optional[bool] = ..., supports_repl_dedup_by_lid_and_eid: _Optional[bool] = ..., supports_topic_watcher_reconcile: _Optional[bool] = ..., supports_scalable_topics: _Optional[bool] = ..., supports_tc_metadata_discovery: _Optional[bool] = ..., anabranch_extensions: _Optional[bool] = ..., anabranch_continuation: _Optional[bool] = ..., anabranch_message_nacks: _Optional[bool] = ..., anabranch_seek: _Optional[bool] = ..., anabranch_hand_outs: _Optional[bool] = ...) -> None: ...
+    anabranch_migrated_edges: bool
+    def __init__(self, supports_auth_refresh: _Optional[bool] = ..., supports_broker_entry_metadata: _Optional[bool] = ..., supports_partial_producer: _Optional[bool] = ..., supports_topic_watchers: _Optional[bool] = ..., supports_get_partitioned_metadata_without_auto_creation: _Optional[bool] = ..., supports_repl_dedup_by_lid_and_eid: _Optional[bool] = ..., supports_topic_watcher_reconcile: _Optional[bool] = ..., supports_scalable_topics: _Optional[bool] = ..., supports_tc_metadata_discovery: _Optional[bool] = ..., anabranch_extensions: _Optional[bool] = ..., anabranch_continuation: _Optional[bool] = ..., anabranch_message_nacks: _Optional[bool] = ..., anabranch_seek: _Optional[bool] = ..., anabranch_hand_outs: _Optional[bool] = ..., anabranch_migrated_edges: _Optional[bool] = ...) -> None: ...
 
 class CommandConnect(_message.Message):
     __slots__ = ("client_version", "auth_method", "auth_data", "protocol_version", "auth_method_name", "proxy_to_broker_url", "original_principal", "original_auth_data", "original_auth_method", "feature_flags", "proxy_version")
@@ -1354,7 +1356,7 @@ class SegmentBrokerAddress(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., broker_url: _Optional[str] = ..., broker_url_tls: _Optional[str] = ...) -> None: ...
 
 class ScalableTopicDAG(_message.Message):
-    __slots__ = ("epoch", "segments", "segment_brokers", "controller_broker_url", "controller_broker_url_tls", "incarnation", "ring_hash", "partition_hash", "plan")
+    __slots__ = ("epoch", "segments", "segment_brokers", "controller_broker_url", "controller_broker_url_tls", "incarnation", "ring_hash", "partition_hash", "plan", "migrated")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_BROKERS_FIELD_NUMBER: _ClassVar[int]
@@ -1364,6 +1366,7 @@ class ScalableTopicDAG(_message.Message):
     RING_HASH_FIELD_NUMBER: _ClassVar[int]
     PARTITION_HASH_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    MIGRATED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     segments: _containers.RepeatedCompositeFieldContainer[SegmentInfoProto]
     segment_brokers: _containers.RepeatedCompositeFieldContainer[SegmentBrokerAddress]
@@ -1373,7 +1376,16 @@ class ScalableTopicDAG(_message.Message):
     ring_hash: str
     partition_hash: str
     plan: PlannedChange
-    def __init__(self, epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping]]] = ..., segment_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping]]] = ..., controller_broker_url: _Optional[str] = ..., controller_broker_url_tls: _Optional[str] = ..., incarnation: _Optional[int] = ..., ring_hash: _Optional[str] = ..., partition_hash: _Optional[str] = ..., plan: _Optional[_Union[PlannedChange, _Mapping]] = ...) -> None: ...
+    migrated: MigratedEdges
+    def __init__(self, epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping]]] = ..., segment_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping]]] = ..., controller_broker_url: _Optional[str] = ..., controller_broker_url_tls: _Optional[str] = ..., incarnation: _Optional[int] = ..., ring_hash: _Optional[str] = ..., partition_hash: _Optional[str] = ..., plan: _Optional[_Union[PlannedChange, _Mapping]] = ..., migrated: _Optional[_Union[MigratedEdges, _Mapping]] = ...) -> None: ...
+
+class MigratedEdges(_message.Message):
+    __slots__ = ("parent_ids", "child_ids")
+    PARENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    CHILD_IDS_FIELD_NUMBER: _ClassVar[int]
+    parent_ids: _containers.RepeatedScalarFieldContainer[int]
+    child_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, parent_ids: _Optional[_Iterable[int]] = ..., child_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PlannedChange(_message.Message):
     __slots__ = ("operation_id", "parent_ids", "children", "child_brokers")

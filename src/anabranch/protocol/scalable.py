@@ -20,6 +20,10 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, BaseCommand, frame, position_of
 from anabranch.protocol.server_errors import ServerError
 
+SPELLED_EDGES_MAX = 1 << 16
+"""Edges of a migration that a layout names segment by segment, about 3 bytes each at both ends. With more, clients that
+do not read `migrated` get none of these edges: Pulsar's clients do not use edges at all."""
+
 
 class Reachable(Protocol):
     """Addresses of a broker for clients."""
@@ -66,13 +70,29 @@ def broker_addresses(segments: Iterable[Segment], brokers: Mapping[int, Reachabl
 
 # Encoded layouts with a single segment or a single address: concatenated, they are a layout with all of them. Each is
 # encoded once, not with every layout that contains its segment.
-def _segment_part(segment: Segment, *, extensions: bool) -> bytes:
-    key = _segment_part, extensions
+def _segment_part(segment: Segment, omitted: _Edges | None, *, extensions: bool) -> bytes:
+    parents, children = omitted or ((), ())
+    has_parents, has_children = segment.parent_ids != parents, segment.child_ids != children
+    key = _segment_part, extensions, has_parents, has_children
     known: bytes | None = segment.forms.get(key)
     if known is None:
-        part = pb.ScalableTopicDAG(epoch=0, segments=[segment_info(segment, extensions=extensions)])
-        known = segment.forms[key] = part.SerializeToString()
+        info = segment_info(segment, extensions=extensions)
+        if not has_parents:
+            info.ClearField("parent_ids")
+        if not has_children:
+            info.ClearField("child_ids")
+        known = segment.forms[key] = pb.ScalableTopicDAG(epoch=0, segments=[info]).SerializeToString()
     return known
+
+
+_Edges = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _omitted_edges(layout: Layout, *, reads_migrated: bool) -> _Edges | None:
+    edges = layout.migrated_edges
+    if edges is None or not (reads_migrated or len(edges[0]) * len(edges[1]) > SPELLED_EDGES_MAX):
+        return None
+    return edges
 
 
 def _address_part(segment: Segment, where: Reachable) -> bytes:
@@ -95,10 +115,13 @@ def layout_update(
     operation_id: str,
     plan: Replacement | None,
     extensions: bool,
+    reads_migrated: bool = False,
 ) -> bytes:
-    """71 with a layout and addresses of active segments; with `extensions` of all, and the current operation."""
+    """71 with a layout and addresses of active segments; with `extensions` of all, and the current operation. With
+    `reads_migrated`, the edges of a migration are named once."""
     ordered = sorted(layout.segments.values(), key=lambda one: one.segment_id)
-    parts = [_segment_part(one, extensions=extensions) for one in ordered]
+    omitted = _omitted_edges(layout, reads_migrated=reads_migrated)
+    parts = [_segment_part(one, omitted, extensions=extensions) for one in ordered]
     placed = [one for one in (ordered if extensions else layout.active) if one.segment_id in brokers]
     parts += [_address_part(one, brokers[one.segment_id]) for one in placed]
     dag = pb.ScalableTopicDAG.FromString(b"".join(parts))
@@ -107,6 +130,9 @@ def layout_update(
         dag.controller_broker_url = controller.service_url
         if controller.service_url_tls is not None:
             dag.controller_broker_url_tls = controller.service_url_tls
+    if reads_migrated and omitted is not None:
+        dag.migrated.parent_ids.extend(omitted[0])
+        dag.migrated.child_ids.extend(omitted[1])
     if extensions:
         dag.incarnation = incarnation
         if layout.routing.kind is RoutingKind.RANGE:

@@ -56,6 +56,7 @@ def test_our_fields_start_at_1000() -> None:
         "anabranch_message_nacks": 1002,
         "anabranch_seek": 1003,
         "anabranch_hand_outs": 1004,
+        "anabranch_migrated_edges": 1005,
     }
     assert numbers(pb.FeatureFlags) == flags
     said = {"credit_bytes": 1000, "credit_messages": 1001, "ancestors": 1010, "last_note": 1011}

@@ -67,6 +67,7 @@ class Connection:
         self.protocol_version = 0
         self.knows_end_of_topic = False
         self.extensions = False
+        self.reads_migrated = False
         self.continues = False  # the client reads a child after its parents itself
         self.nacks_messages = False  # REDELIVER may name single messages of a batch
         self.access_changes = 0  # how often permissions_changed was called
@@ -261,6 +262,7 @@ class Connection:
         self.protocol_version = max(1, client.protocol_version)
         self.knows_end_of_topic = client.understands(BaseCommand.REACHED_END_OF_TOPIC)
         self.extensions, self.continues = client.extensions, client.continues
+        self.reads_migrated = client.reads_migrated
         self.nacks_messages = client.nacks_messages
         if self._run_taker is not None:
             self._decoder.take_run = self._take_run

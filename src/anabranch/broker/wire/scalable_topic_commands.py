@@ -69,6 +69,7 @@ class LayoutSession:
                 operation_id=view.operation_id,
                 plan=view.plan,
                 extensions=self._connection.extensions,
+                reads_migrated=self._connection.reads_migrated,
             )
         )
 

@@ -172,6 +172,7 @@ class ConnectionState:
                 anabranch_message_nacks=True,
                 anabranch_continuation=True,
                 anabranch_seek=True,
+                anabranch_migrated_edges=True,
             ),
         )
 

@@ -111,7 +111,8 @@ def read_view(update: pb.CommandScalableTopicUpdate, asked: TopicName, known: To
     dag, before = update.dag, {} if known is None else known.layout.segments
     try:
         topic = TopicName.parse(update.resolved_topic_name) if update.resolved_topic_name else asked
-        segments = {(number := one.segment_id): _read_again(one, before.get(number)) for one in dag.segments}
+        edges = Edges(tuple(dag.migrated.parent_ids), tuple(dag.migrated.child_ids))
+        segments = {(number := one.segment_id): _read_again(one, before.get(number), edges) for one in dag.segments}
         active = [one for one in segments.values() if one.is_active]
         if active and all(one.legacy_topic_name is not None for one in active):
             routing = replace(MOD_N, partition_hash=PartitionHash(dag.partition_hash or PartitionHash.MURMUR3))
@@ -141,23 +142,40 @@ def read_view(update: pb.CommandScalableTopicUpdate, asked: TopicName, known: To
     )
 
 
-def _read_again(one: pb.SegmentInfoProto, known: Segment | None) -> Segment:
-    text = one.SerializeToString()
+class Edges:
+    """The edges of a migration, which a layout names once. Its segments share the two tuples."""
+
+    def __init__(self, parent_ids: tuple[int, ...] = (), child_ids: tuple[int, ...] = ()) -> None:
+        self.all = self._parents, self._children = parent_ids, child_ids
+        self._is_parent, self._is_child = frozenset(parent_ids), frozenset(child_ids)
+
+    def parents_of(self, one: pb.SegmentInfoProto) -> tuple[int, ...]:
+        return self._parents if one.segment_id in self._is_child else tuple(one.parent_ids)
+
+    def children_of(self, one: pb.SegmentInfoProto) -> tuple[int, ...]:
+        return self._children if one.segment_id in self._is_parent else tuple(one.child_ids)
+
+
+def _read_again(one: pb.SegmentInfoProto, known: Segment | None, edges: Edges) -> Segment:
+    text = one.SerializeToString(), edges.all
     if known is not None and known.forms.get(_read_again) == text:
         return known
-    segment = read_segment(one)
+    segment = read_segment(one, edges)
     segment.forms[_read_again] = text
     return segment
 
 
-def read_segment(one: pb.SegmentInfoProto) -> Segment:
+NO_EDGES = Edges()
+
+
+def read_segment(one: pb.SegmentInfoProto, edges: Edges = NO_EDGES) -> Segment:
     last = one.last_position if one.HasField("last_position") else None
     return Segment(
         one.segment_id,
         HashRange(one.hash_start, one.hash_end),
         SegmentState.ACTIVE if one.state == pb.ACTIVE else SegmentState.SEALED,
-        tuple(one.parent_ids),
-        tuple(one.child_ids),
+        edges.parents_of(one),
+        edges.children_of(one),
         one.created_at_epoch,
         one.sealed_at_epoch if one.HasField("sealed_at_epoch") else NOT_SEALED,
         one.created_at_ms,
