@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anabranch.model.errors import BadRequest, Busy, Error, LimitExceeded, NotAllowed, NotFound, NotReady
+from anabranch.model.names import TopicName
 
 
 class TopicNotFound(NotFound):
@@ -13,6 +14,15 @@ class TopicMigrated(NotFound):
     """The regular topic is a scalable topic now. Its code is one that stock clients treat as final."""
 
     code = "topic-migrated"
+
+    def __init__(self, old_name: TopicName | str) -> None:
+        self.migrated_to = str((TopicName.parse(old_name) if isinstance(old_name, str) else old_name).scalable)
+        super().__init__(f"TopicMigrated: {old_name} is now {self.migrated_to}")
+
+
+def migrated_to(error: Error) -> str | None:
+    """The new name of the topic, if the error says that it was migrated."""
+    return error.migrated_to if isinstance(error, TopicMigrated) else None
 
 
 class TopicMigrating(Error):

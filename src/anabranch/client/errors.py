@@ -213,6 +213,13 @@ class TopicTerminated(Refused):
     code = "topic-terminated"
 
 
+class TopicMigrated(TopicNotFound):
+    """The regular topic is a scalable topic now. `migrated_to` is its name."""
+
+    code = "topic-migrated"
+    migrated_to = ""
+
+
 class IncompatibleSchema(Refused):
     """The schema is not compatible with the versions of the topic; the text says where."""
 
@@ -268,10 +275,15 @@ _BY_NUMBER: dict[int, type[Refused]] = {
 }
 
 
-def refusal(number: int, text: str) -> Refused:
+def refusal(number: int, text: str, migrated_to: str = "") -> Refused:
     """The error for a ServerError number on the wire."""
     kind = _BY_NUMBER.get(number, Refused)
-    error = kind(text or _name(number))
+    error: Refused
+    if migrated_to:
+        error = migrated = TopicMigrated(text)
+        migrated.migrated_to = migrated_to
+    else:
+        error = kind(text or _name(number))
     error.server_error = number
     return error
 

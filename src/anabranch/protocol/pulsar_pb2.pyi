@@ -464,7 +464,7 @@ class CommandPartitionedTopicMetadata(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., metadata_auto_creation_enabled: _Optional[bool] = ...) -> None: ...
 
 class CommandPartitionedTopicMetadataResponse(_message.Message):
-    __slots__ = ("partitions", "request_id", "response", "error", "message")
+    __slots__ = ("partitions", "request_id", "response", "error", "message", "migrated_to")
     class LookupType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         Success: _ClassVar[CommandPartitionedTopicMetadataResponse.LookupType]
@@ -476,12 +476,14 @@ class CommandPartitionedTopicMetadataResponse(_message.Message):
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    MIGRATED_TO_FIELD_NUMBER: _ClassVar[int]
     partitions: int
     request_id: int
     response: CommandPartitionedTopicMetadataResponse.LookupType
     error: ServerError
     message: str
-    def __init__(self, partitions: _Optional[int] = ..., request_id: _Optional[int] = ..., response: _Optional[_Union[CommandPartitionedTopicMetadataResponse.LookupType, str]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    migrated_to: str
+    def __init__(self, partitions: _Optional[int] = ..., request_id: _Optional[int] = ..., response: _Optional[_Union[CommandPartitionedTopicMetadataResponse.LookupType, str]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., migrated_to: _Optional[str] = ...) -> None: ...
 
 class CommandLookupTopic(_message.Message):
     __slots__ = ("topic", "request_id", "authoritative", "original_principal", "original_auth_data", "original_auth_method", "advertised_listener_name", "properties")
@@ -504,7 +506,7 @@ class CommandLookupTopic(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., authoritative: _Optional[bool] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., advertised_listener_name: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
 
 class CommandLookupTopicResponse(_message.Message):
-    __slots__ = ("brokerServiceUrl", "brokerServiceUrlTls", "response", "request_id", "authoritative", "error", "message", "proxy_through_service_url")
+    __slots__ = ("brokerServiceUrl", "brokerServiceUrlTls", "response", "request_id", "authoritative", "error", "message", "proxy_through_service_url", "migrated_to")
     class LookupType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         Redirect: _ClassVar[CommandLookupTopicResponse.LookupType]
@@ -521,6 +523,7 @@ class CommandLookupTopicResponse(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PROXY_THROUGH_SERVICE_URL_FIELD_NUMBER: _ClassVar[int]
+    MIGRATED_TO_FIELD_NUMBER: _ClassVar[int]
     brokerServiceUrl: str
     brokerServiceUrlTls: str
     response: CommandLookupTopicResponse.LookupType
@@ -529,7 +532,8 @@ class CommandLookupTopicResponse(_message.Message):
     error: ServerError
     message: str
     proxy_through_service_url: bool
-    def __init__(self, brokerServiceUrl: _Optional[str] = ..., brokerServiceUrlTls: _Optional[str] = ..., response: _Optional[_Union[CommandLookupTopicResponse.LookupType, str]] = ..., request_id: _Optional[int] = ..., authoritative: _Optional[bool] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., proxy_through_service_url: _Optional[bool] = ...) -> None: ...
+    migrated_to: str
+    def __init__(self, brokerServiceUrl: _Optional[str] = ..., brokerServiceUrlTls: _Optional[str] = ..., response: _Optional[_Union[CommandLookupTopicResponse.LookupType, str]] = ..., request_id: _Optional[int] = ..., authoritative: _Optional[bool] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., proxy_through_service_url: _Optional[bool] = ..., migrated_to: _Optional[str] = ...) -> None: ...
 
 class CommandGetTopicsOfNamespace(_message.Message):
     __slots__ = ("request_id", "namespace", "mode", "topics_pattern", "topics_hash", "properties")
@@ -1060,14 +1064,16 @@ class CommandSuccess(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., seek_count: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class CommandError(_message.Message):
-    __slots__ = ("request_id", "error", "message")
+    __slots__ = ("request_id", "error", "message", "migrated_to")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    MIGRATED_TO_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    migrated_to: str
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., migrated_to: _Optional[str] = ...) -> None: ...
 
 class CommandGetSchema(_message.Message):
     __slots__ = ("request_id", "topic", "schema_version")

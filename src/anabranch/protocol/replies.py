@@ -56,8 +56,9 @@ def success(request_id: int, *, seek_count: int | None = None, generation: int |
     return frame(BaseCommand(type=BaseCommand.SUCCESS, success=body))
 
 
-def error(request_id: int, code: ServerError, text: str) -> bytes:
-    body = pb.CommandError(request_id=request_id & U64_MASK, error=code, message=text)
+def error(request_id: int, code: ServerError, text: str, migrated_to: str | None = None) -> bytes:
+    """`migrated_to`: the topic was migrated, and this is its name as a scalable topic."""
+    body = pb.CommandError(request_id=request_id & U64_MASK, error=code, message=text, migrated_to=migrated_to)
     return frame(BaseCommand(type=BaseCommand.ERROR, error=body))
 
 
@@ -107,10 +108,14 @@ def lookup_connect(request_id: int, url: str, *, url_tls: str | None = None, aut
     )
 
 
-def lookup_failed(request_id: int, code: ServerError, text: str) -> bytes:
+def lookup_failed(request_id: int, code: ServerError, text: str, migrated_to: str | None = None) -> bytes:
     return _lookup(
         pb.CommandLookupTopicResponse(
-            request_id=request_id, response=pb.CommandLookupTopicResponse.Failed, error=code, message=text
+            request_id=request_id,
+            response=pb.CommandLookupTopicResponse.Failed,
+            error=code,
+            message=text,
+            migrated_to=migrated_to,
         )
     )
 
@@ -129,12 +134,13 @@ def partitioned_metadata(request_id: int, partitions: int) -> bytes:
     return frame(BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE, partitioned_metadata_response=body))
 
 
-def partitioned_metadata_failed(request_id: int, code: ServerError, text: str) -> bytes:
+def partitioned_metadata_failed(request_id: int, code: ServerError, text: str, migrated_to: str | None = None) -> bytes:
     body = pb.CommandPartitionedTopicMetadataResponse(
         request_id=request_id,
         response=pb.CommandPartitionedTopicMetadataResponse.Failed,
         error=code,
         message=text,
+        migrated_to=migrated_to,
     )
     return frame(BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE, partitioned_metadata_response=body))
 

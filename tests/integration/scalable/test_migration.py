@@ -18,6 +18,7 @@ from anabranch.broker.admin.topic_migration import TopicMigrationAdmin
 from anabranch.broker.admin.topics import TopicAdmin
 from anabranch.broker.errors import TopicMigrated, TopicNotFound
 from anabranch.broker.segment.owned_segment import segment_of
+from anabranch.client import errors
 from anabranch.model.errors import AlreadyExists, Error, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
@@ -198,10 +199,21 @@ class TestGuards:
             await raw.hello()
             refused = await raw.ask(BaseCommand.PRODUCER, topic=partition, producer_id=1)
             assert (refused.body.error, refused.body.message) == (ServerError.TopicNotFound, MIGRATED)
+            assert refused.body.migrated_to == NEW
             refused = await raw.ask(
                 BaseCommand.SUBSCRIBE, topic=partition, subscription="old", subType=1, consumer_id=1
             )
             assert (refused.body.error, refused.body.message) == (ServerError.TopicNotFound, MIGRATED)
+
+    async def test_sdk_gets_the_new_name_with_the_error(self, node: Node, client: Client) -> None:
+        await make_topic(node, 2)
+        await migrate(node)
+        for asked in (client._pool.partitions(OLD), client._pool.serving(OLD)):
+            with pytest.raises(errors.TopicMigrated, match="TopicMigrated: ") as refused:
+                await asked
+            assert (refused.value.code, refused.value.migrated_to, refused.value.retryable) == (
+                "topic-migrated", NEW, False
+            )  # fmt: skip
 
     async def test_old_client_blocks_a_migration_and_goes_on_undisturbed(self, node: Node) -> None:
         await make_topic(node, 2)

@@ -32,7 +32,7 @@ class MigratedTopic:
         """Why a client of regular topics is refused."""
         if self.is_running:
             return TopicMigrating(f"{self.old_name} is being migrated to {name.scalable}; try again")
-        return TopicMigrated(f"TopicMigrated: {self.old_name} is now {name.scalable}")
+        return TopicMigrated(self.old_name)
 
 
 @lru_cache(maxsize=64)

@@ -156,7 +156,7 @@ class OwnedSegment:
         if self.is_adopted and not is_managed(metadata):
             old, new = self.name.base, self.name.scalable
             if self.topic.log.is_terminated:
-                raise TopicMigrated(f"TopicMigrated: {old} is now {new}")
+                raise TopicMigrated(old)
             raise TopicMigrating(f"{old} is being migrated to {new}; try again")
 
     def producer_removed(self, producer: Producer) -> None:

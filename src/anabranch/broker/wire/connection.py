@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from anabranch.broker.errors import TooManyRequests
+from anabranch.broker.errors import TooManyRequests, migrated_to
 from anabranch.broker.services import SERVER_VERSION, Services
 from anabranch.broker.wire.authentication_flow import AuthenticationFlow
 from anabranch.model.errors import Error, NotAllowed
@@ -297,7 +297,7 @@ class Connection:
             self.fail(request_id, Error(f"internal error: {type(error).__name__}"))
 
     def fail(self, request_id: int, error: Error) -> None:
-        self.send(replies.error(request_id, server_error(error), error.reason))
+        self.send(replies.error(request_id, server_error(error), error.reason, migrated_to(error)))
 
     # -- sending
 

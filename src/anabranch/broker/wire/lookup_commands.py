@@ -6,6 +6,7 @@ from typing import Any
 
 import crc32c
 
+from anabranch.broker.errors import migrated_to
 from anabranch.broker.peers import call_others
 from anabranch.broker.placement import ServedElsewhere
 from anabranch.broker.services import Services
@@ -43,7 +44,9 @@ class LookupCommands(CommandSet):
             await self._connection.authorize(BaseCommand.LOOKUP, Resource.of_topic(name))
             await self._services.catalog.check_regular(name)
         except Error as error:
-            self._connection.send(replies.lookup_failed(body.request_id, server_error(error), error.reason))
+            self._connection.send(
+                replies.lookup_failed(body.request_id, server_error(error), error.reason, migrated_to(error))
+            )
             return
         await self._services.placement.wait_placed(name)
         address = self._services.placement.owner_address(name)
@@ -71,7 +74,8 @@ class LookupCommands(CommandSet):
             else:
                 count = await self._services.catalog.partitions_or_create(name, body.metadata_auto_creation_enabled)
         except Error as error:
-            frame = replies.partitioned_metadata_failed(body.request_id, server_error(error), error.reason)
+            code, new_name = server_error(error), migrated_to(error)
+            frame = replies.partitioned_metadata_failed(body.request_id, code, error.reason, new_name)
             self._connection.send(frame)
             return
         self._connection.send(replies.partitioned_metadata(body.request_id, count))

@@ -111,7 +111,7 @@ class ConnectionPool:
         connection = await self.connection()
         answer = await connection.ask(BaseCommand.PARTITIONED_METADATA, self.answer_timeout_s, topic=topic)
         if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
-            raise refusal(answer.error, answer.message)
+            raise refusal(answer.error, answer.message, answer.migrated_to)
         return int(answer.partitions)
 
     async def serving(self, topic: str) -> Connection:
@@ -124,7 +124,7 @@ class ConnectionPool:
                 BaseCommand.LOOKUP, self.answer_timeout_s, topic=topic, authoritative=authoritative
             )
             if answer.response == pb.CommandLookupTopicResponse.Failed:
-                raise refusal(answer.error, answer.message)
+                raise refusal(answer.error, answer.message, answer.migrated_to)
             url = self.address_of(answer.brokerServiceUrl, answer.brokerServiceUrlTls)
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 if answer.proxy_through_service_url or not url:

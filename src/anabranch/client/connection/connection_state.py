@@ -269,7 +269,7 @@ class ConnectionState:
         elif kind == BaseCommand.ERROR:
             if self.state is State.GREETING:
                 raise refusal(body.error, body.message)
-            self._fail(body.request_id, refusal(body.error, body.message), events)
+            self._fail(body.request_id, refusal(body.error, body.message, body.migrated_to), events)
         elif kind in _FOR_PRODUCER:
             events.append(ForProducer(body.producer_id, kind, body))
         elif kind in _FOR_CONSUMER:
