@@ -22,6 +22,7 @@ class Block(StrEnum):
     PARTITIONS = "partition-count"
     PARTITION = "partition-of-a-topic"
     TERMINATED = "terminated"
+    DELETION = "deletion-runs"
     REPLICATION = "geo-replication"
     COMPACTION = "compaction"
     SUBSCRIPTION = "unknown-subscription"
@@ -50,6 +51,7 @@ class TopicFacts:
     is_scalable: bool = False
     is_migrating: bool = False
     is_partition: bool = False
+    is_being_deleted: bool = False
     replication_clusters: Sequence[str] = ()  # more than this one
     compaction_threshold: int = 0
     partition_hash: Mapping[str, Any] = field(default_factory=dict)
@@ -72,6 +74,11 @@ def blockers(facts: TopicFacts, *, force: bool, kinds: Mapping[str, str]) -> lis
             facts.partitions > PARTITIONS_MAX,
             Block.PARTITIONS,
             f"{facts.topic} has {facts.partitions} partitions; at most {PARTITIONS_MAX} can be migrated",
+        ),
+        (
+            facts.is_being_deleted,
+            Block.DELETION,
+            f"the deletion of {facts.topic} has begun: repeat it, if it was interrupted",
         ),
         (bool(facts.terminated), Block.TERMINATED, f"terminated: {', '.join(facts.terminated[:8])}"),
         (

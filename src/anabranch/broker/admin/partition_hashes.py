@@ -130,10 +130,13 @@ class PartitionHashes:
     @peer_call("partitions.recent_keys")
     async def recent_keys(self, topic: str) -> list[str]:
         """Distinct keys of the newest entries of one partition, as they are on the wire."""
+        services, name = self._services(), TopicName.parse(topic)
+        if services.topics.loaded(name) is None and not await services.catalog.exists(name):
+            return []  # partitions are created by their first use, and this is none
         try:
             found = await self._finder.one(topic)
         except TopicNotFound:
-            return []  # partitions are created by their first use
+            return []
         keys: dict[str, None] = {}
         read_bytes, position, last = 0, _newest(found, ENTRIES_MAX), found.log.last_position
         while position is not None and read_bytes < READ_BYTES_MAX:

@@ -18,6 +18,7 @@ from anabranch.broker.admin.migration_check import (
 from anabranch.broker.admin.owner_routing import OwnerRouting
 from anabranch.broker.admin.partition_hashes import PartitionHashes
 from anabranch.broker.admin.scalable_topics import led, scalable_name
+from anabranch.broker.catalog.partition_holds import DELETING
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.segment.adopted_topic import facts_of
@@ -147,15 +148,19 @@ class TopicMigrationAdmin:
             replication_clusters=clusters,
             compaction_threshold=effective.compaction_threshold_bytes,
             partition_hash=(await self._hashes.report(name)).as_json() if count > 1 else {},
+            is_being_deleted=bool((await catalog.partitioned_record(name)).get(DELETING)),
         )
 
     @peer_call("migration.facts")
     async def partition_facts(self, topic: str) -> dict[str, Any]:
         services, name = self._services(), TopicName.parse(topic)
+        unused = {"facts": answer_json(Adopted()), "terminated": False}
+        if services.topics.loaded(name) is None and not await services.catalog.exists(name):
+            return unused  # opening it would create it
         try:
             found = await services.topics.get(name, create=False)
         except NotFound:
-            return {"facts": answer_json(Adopted()), "terminated": False}  # a partition that was never used
+            return unused
         if not isinstance(found, Topic):
             raise NotAllowed(f"{name} is not persistent")
         return {"facts": answer_json(facts_of(found)), "terminated": found.log.is_terminated}

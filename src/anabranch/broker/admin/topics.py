@@ -90,6 +90,7 @@ class TopicAdmin:
         if await services.catalog.partitions(name):
             raise NotAllowed(f"{name} is partitioned: delete it with its partitions")
         self._served_name(topic)
+        await services.catalog.check_not_migrated(name, is_fresh=True)
         loaded = services.topics.loaded(name)
         if force or loaded is None or loaded.is_idle:
             await self._delete_schema(name)
@@ -160,8 +161,10 @@ class TopicAdmin:
         produced = await self._routing.call_each(
             parts, self.check_deletable, force=force
         )  # all are checked before the first is deleted
+        await services.catalog.begin_deletion(name)
         await services.schemas.forget_topic(name, may_return=any(produced))
-        await self._routing.call_each(parts, self.delete_partition, force=force)
+        for _ in range(2):  # clients may have opened some again before they saw the mark of the deletion
+            await self._routing.call_each(parts, self.delete_partition, force=force)
         await services.catalog.delete_partitioned(name)
         await self._delete_grants(name)
         await services.catalog.topic_policies.forget(name)

@@ -9,6 +9,7 @@ It must not know connections or loaded topics.
 | `catalog_watch` | applies policy and permission changes that another broker made |
 | `migrated_topics` | regular topics that became scalable topics |
 | `name_conflicts` | one name for a regular and a scalable topic: which of them stays |
+| `partition_holds` | a migration against growth and deletion of the same partitioned topic |
 | `policies` | the policies in force for a topic or segment |
 | `policy_fields` | the policies as data: path, verb, stored key, parser |
 | `topic_policies` | the policies of single topics as data: path, key, default, level, where enforced |

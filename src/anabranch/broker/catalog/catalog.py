@@ -15,9 +15,17 @@ from typing import Any
 from anabranch.broker.catalog.cluster_records import ClusterRecords
 from anabranch.broker.catalog.migrated_topics import MigratedTopic, migrated_topic
 from anabranch.broker.catalog.name_conflicts import resolve_for_regular, resolve_for_scalable
+from anabranch.broker.catalog.partition_holds import CAS_TRIES, DELETING, hold, mark_deletion
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER, Policies
 from anabranch.broker.catalog.topic_policy_records import TopicPolicyRecords, topic_policies_key
-from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TooManyTopics, TopicNotFound
+from anabranch.broker.errors import (
+    FewerPartitions,
+    NamespaceNotFound,
+    TooManyTopics,
+    TopicMigrated,
+    TopicMigrating,
+    TopicNotFound,
+)
 from anabranch.broker.settings import BrokerSettings
 from anabranch.metadata.interface import ABSENT, ANY, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
 from anabranch.model.errors import AlreadyExists, BadRequest, NotAllowed, NotFound
@@ -26,7 +34,6 @@ from anabranch.model.names import Domain, TopicName, check_namespace, check_tena
 from anabranch.security.authorization import Grants
 
 DEFAULT_TENANT, DEFAULT_NAMESPACE = "public", "public/default"
-CAS_TRIES = 16
 EARLIER_COUNTS_MAX = 8
 """Earlier numbers of partitions that the record of a topic keeps, newest first: recent keys were routed by them."""
 _REGULAR = (Domain.PERSISTENT, Domain.NON_PERSISTENT)
@@ -262,9 +269,9 @@ class Catalog:
         found = await self._store.get(scalable_topic_key(topic))
         return None if found is None else migrated_topic(found.value)
 
-    async def check_not_migrated(self, topic: TopicName) -> None:
+    async def check_not_migrated(self, topic: TopicName, *, is_fresh: bool = False) -> None:
         """TopicMigrated, TopicMigrating."""
-        migrated = await self.migrated(topic)
+        migrated = await self.migrated(topic, is_fresh=is_fresh)
         if migrated is not None:
             raise migrated.error(topic)
 
@@ -377,6 +384,8 @@ class Catalog:
             raise TopicNotFound(f"no such partitioned topic: {topic}")
         await self.check_not_migrated(topic)
         record = json.loads(found.value)
+        if record.get(DELETING):
+            raise NotAllowed(f"{topic} is being deleted: its deletion was interrupted, repeat it")
         before = int(record["partitions"])
         if count < before:
             raise FewerPartitions(f"{topic} has {before} partitions; partitions can only be added")
@@ -388,20 +397,19 @@ class Catalog:
             await self._store.put(self._partitioned_key(topic), grown, expected=found.version)
 
     async def hold_partitions(self, topic: TopicName, count: int) -> bool:
-        """Called when a migration is planned: a growth or deletion of the partitioned topic that has begun before fails
-        from now on. False if its number of partitions is another one."""
-        for _ in range(CAS_TRIES):
-            await self._store.sync()
-            found = await self._store.get(self._partitioned_key(topic))
-            known = 0 if found is None else int(json.loads(found.value)["partitions"])
-            if found is None or known != count:
-                return known == count
-            try:
-                await self._store.put(self._partitioned_key(topic), found.value, expected=found.version)
-            except (VersionMismatch, KeyMissing):
-                continue
-            return True
-        return False
+        """See `partition_holds.hold`."""
+        return await hold(self._store, self._partitioned_key(topic), count)
+
+    async def begin_deletion(self, topic: TopicName) -> None:
+        """Before the partitions are deleted one by one. Raises TopicMigrated, TopicMigrating."""
+        key = self._partitioned_key(topic)
+        await mark_deletion(self._store, key, is_deleting=True)
+        await self._store.sync()
+        try:
+            await self.check_not_migrated(topic)
+        except (TopicMigrated, TopicMigrating):
+            await mark_deletion(self._store, key, is_deleting=False)
+            raise
 
     async def delete_partitioned(self, topic: TopicName) -> None:
         try:
@@ -438,11 +446,18 @@ class Catalog:
         holds = await self.effective(topic.namespace_path)
         _check_local(holds, topic.namespace_path)
         is_wrapped = await self.check_regular(topic)
-        if await self.exists(topic) or is_wrapped:
+        if await self.exists(topic):
             return True
         index = topic.partition_index
-        if index >= 0 and (count := await self.partitions(topic.base)) > 0:
+        if is_wrapped and index < 0:
+            raise TopicNotFound(f"Topic {topic} not found: it was deleted while it was migrated")
+        if is_wrapped:
+            return True  # a partition that was never used
+        record = await self.partitioned_record(topic.base) if index >= 0 else {}
+        if (count := int(record.get("partitions", 0))) > 0:
             await self.check_regular(topic.base)
+            if record.get(DELETING):
+                raise TopicNotFound(f"{topic.base} is being deleted")
             if index >= count:
                 raise TopicNotFound(f"{topic.base} has only {count} partitions")
             return False

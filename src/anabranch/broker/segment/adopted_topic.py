@@ -26,6 +26,7 @@ async def adopt(
     segment = OwnedSegment(topic, clock, listener)
     segment.state = OwnedSegmentState(request.segment, request.operation, token)
     await topic.log.set_properties({**topic.log.properties, **segment.state.identity()})
+    topic.check_open()  # it may have been closed or deleted meanwhile
     topic.hooks = segment  # no client was admitted between the write and this
     return segment
 

@@ -165,11 +165,11 @@ class LocalSegments:
             return await self._logs.clear(name, lambda text: deleted_at_ms(text) < before_ms)
 
     async def _find(self, name: TopicName) -> OwnedSegment | None:
-        if name.domain is Domain.PERSISTENT:
-            return segment_of(await self._regular(name))
         loaded = self._topics.loaded(name)
         if segment_of(loaded) is None and not (await self._logs.peek(name)).exists:
-            return None
+            return None  # only Adopt creates a partition that was never used
+        if name.domain is Domain.PERSISTENT:
+            return segment_of(await self._regular(name))
         return await self._topics.segment(name)
 
     async def _regular(self, name: TopicName) -> Topic | None:

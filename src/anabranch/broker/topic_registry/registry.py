@@ -392,6 +392,8 @@ class TopicRegistry:
         if name not in self._topics and not await self._catalog.exists(name):
             raise TopicNotFound(f"Topic {name} not found")
         topic = await self.get(name, create=False)
+        if (segment := segment_of(topic)) is not None:
+            raise NotAllowed(f"{name} is {segment.state.ref} of {name.scalable}: delete the scalable topic")
         try:
             await topic.delete(force=force)
         except NotAllowed:
