@@ -244,6 +244,7 @@ class ScalableTopics(Protocol):
         routing: Routing,
         force: bool,
         kinds: Mapping[str, str],
+        properties: Mapping[str, str],
     ) -> None:
         """The regular topic is a scalable one when this returns. `partitions` 0: it is not partitioned; `kinds`: types
         of subscriptions that differ from those of their consumers. Raises MigrationUndone, TopicExists."""

@@ -38,6 +38,7 @@ class Migrations:
         routing: Routing,
         force: bool,
         kinds: Mapping[str, str],
+        properties: Mapping[str, str],
     ) -> None:
         """Returns when the topic is a scalable one. Safe to repeat with the same id. Raises MigrationUndone,
         TopicExists, LedElsewhere."""
@@ -53,6 +54,7 @@ class Migrations:
                 epoch=0,  # as every layout session of a regular topic has it (`regular_topics`)
                 routing=routing,
                 options=MigrationOptions(force, dict(kinds)),
+                properties=properties,
             )
             await self._records.mark_pending(topic, NOW)
             await self._records.create(topic, record)

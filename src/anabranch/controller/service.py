@@ -258,9 +258,17 @@ class ScalableTopicService:
         routing: Routing,
         force: bool,
         kinds: Mapping[str, str],
+        properties: Mapping[str, str],
     ) -> None:
         await self.migrations.start(
-            topic, old_name, partitions, operation_id, routing=routing, force=force, kinds=kinds
+            topic,
+            old_name,
+            partitions,
+            operation_id,
+            routing=routing,
+            force=force,
+            kinds=kinds,
+            properties=properties,
         )
 
     async def activate(self, topic: TopicName) -> None:

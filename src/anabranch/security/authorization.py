@@ -11,7 +11,9 @@
 | SIGNED_IN | yes | yes | yes | yes |
 | OPEN | all, without authentication |
 
-A grant on a namespace covers its topics; a grant on a partitioned topic covers its partitions.
+A grant on a namespace covers its topics; a grant on a partitioned topic covers its partitions. A regular and a scalable
+topic never have the same name, so a grant on one name is a grant on the other: it covers the segments, and stays when
+the topic is migrated.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from enum import StrEnum
 from typing import Any
 
 from anabranch.model.errors import BadRequest, Error
-from anabranch.model.names import TopicName
+from anabranch.model.names import Domain, TopicName
 
 Roles = Mapping[str, frozenset[str]]
 """Role to what was granted to it, by Pulsar's words."""
@@ -126,7 +128,9 @@ class Grants:
         return replace(self, topics={**others, str(topic): roles} if roles else others)
 
     def without_topic(self, topic: TopicName) -> Grants:
-        return replace(self, topics={name: roles for name, roles in self.topics.items() if name != str(topic)})
+        """Removes the grants on the topic under all of its names; of a partition only its own."""
+        gone = {str(topic)} if topic.partition_index >= 0 else _names(topic)
+        return replace(self, topics={name: roles for name, roles in self.topics.items() if name not in gone})
 
     def with_subscription(self, subscription: str, roles: frozenset[str] | None) -> Grants:
         """Replaces the roles of the subscription; None: every role with `consume` may use it."""
@@ -137,9 +141,18 @@ class Grants:
         """Everything `role` was granted that counts for this topic (None: for the namespace as a whole)."""
         found = self.namespace.get(role, frozenset())
         if topic is not None:
-            for name in {str(topic), str(topic.base)}:
+            for name in _names(topic) if self.topics else ():
                 found |= self.topics.get(name, {}).get(role, frozenset())
         return found
+
+
+def _names(topic: TopicName) -> set[str]:
+    """The names under which a grant covers this topic, partition or segment."""
+    found = {str(topic), str(topic.base)}
+    if topic.domain is not Domain.NON_PERSISTENT:
+        one = topic.scalable
+        found |= {str(one), str(TopicName(Domain.PERSISTENT, one.tenant, one.namespace, one.local))}
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,3 +146,28 @@ def test_every_action_has_a_decision() -> None:
         assert decide(role, action, resource, POLICIES).reason
         if role == "nobody" and action not in (Action.OPEN, Action.SIGNED_IN):
             assert not allowed(role, action, resource)
+
+
+NEW, SEGMENT = TopicName.parse("topic://t/n/x"), TopicName.parse("segment://t/n/x/0000-ffff-0")
+PARTITION, VOLATILE = TopicName.parse("persistent://t/n/x-partition-3"), TopicName.parse("non-persistent://t/n/x")
+
+
+@pytest.mark.parametrize("granted", [TOPIC, NEW])
+def test_grant_on_a_topic_covers_it_as_a_scalable_topic_too(granted: TopicName) -> None:
+    policies = AccessPolicies(grants=Grants().with_topic_role(granted, "guest", PRODUCE))
+    for topic in (TOPIC, NEW, SEGMENT, PARTITION):
+        assert allowed("guest", Action.PRODUCE, Resource.of_topic(topic), policies)
+    for topic in (VOLATILE, OTHER, ELSEWHERE):
+        assert not allowed("guest", Action.PRODUCE, Resource.of_topic(topic), policies)
+
+
+@pytest.mark.parametrize("deleted", [TOPIC, NEW])
+def test_grants_of_a_deleted_topic_go_under_all_of_its_names(deleted: TopicName) -> None:
+    grants = Grants().with_topic_role(TOPIC, "guest", PRODUCE).with_topic_role(NEW, "other", PRODUCE)
+    grants = grants.with_topic_role(OTHER, "guest", PRODUCE)
+    assert set(grants.without_topic(deleted).topics) == {str(OTHER)}
+
+
+def test_grants_of_a_topic_stay_when_one_of_its_partitions_is_deleted() -> None:
+    grants = Grants().with_topic_role(TOPIC, "guest", PRODUCE).with_topic_role(PARTITION, "guest", CONSUME)
+    assert set(grants.without_topic(PARTITION).topics) == {str(TOPIC)}

@@ -55,6 +55,7 @@ class TopicFacts:
     replication_clusters: Sequence[str] = ()  # more than this one
     compaction_threshold: int = 0
     partition_hash: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def clients(self) -> list[OldClient]:
@@ -115,6 +116,7 @@ def report(facts: TopicFacts, scalable: str, *, force: bool, kinds: Mapping[str,
         "partitions": facts.partitions,
         "segments": max(1, facts.partitions),
         "subscriptions": planned,
+        "properties": dict(facts.properties),
         "partitionHash": dict(facts.partition_hash),
         "clients": [
             {

@@ -263,7 +263,9 @@ class ScalableAdmin:
         if not force:
             await self._check_unused(scalable_name(topic), None)
         await led(topic, lambda name: self._topics().delete(name))
-        await self._services().catalog.topic_policies.forget(scalable_name(topic))
+        catalog, name = self._services().catalog, scalable_name(topic)
+        await catalog.topic_policies.forget(name)
+        await catalog.forget_grants(name)
 
     async def _check_unused(self, topic: TopicName, subscription: str | None) -> None:
         """Raises Busy while clients are attached to the subscription, or (None) to the topic."""

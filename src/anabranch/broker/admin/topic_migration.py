@@ -22,6 +22,7 @@ from anabranch.broker.catalog.partition_holds import DELETING
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.segment.adopted_topic import facts_of
+from anabranch.broker.segment.segment_state import PROPERTY
 from anabranch.broker.segment_host.request_codec import answer_json, read_answer
 from anabranch.broker.services import Services
 from anabranch.broker.topic.topic import Topic
@@ -92,13 +93,19 @@ class TopicMigrationAdmin:
                 raise MigrationBlocked("; ".join(one.text for one in found))
             self._check_switch()
             routing = await self._routing_of(topic)
-            partitions = facts.partitions
         else:
-            routing, partitions = MOD_N, 0  # planned already: they are in the record
+            facts, routing = TopicFacts(topic, 0), MOD_N  # planned already: they are in the record
 
         async def start(name: TopicName) -> None:
             await self._topics().migrate(
-                name, _regular_name(topic), partitions, operation_id, routing=routing, force=force, kinds=kinds
+                name,
+                _regular_name(topic),
+                facts.partitions,
+                operation_id,
+                routing=routing,
+                force=force,
+                kinds=kinds,
+                properties=facts.properties,
             )
 
         await led(topic, start)
@@ -137,7 +144,7 @@ class TopicMigrationAdmin:
         count = await self._regular(topic)
         parts = [name.partition(index) for index in range(count)] or [name]
         answers = await self._routing.call_each(parts, self.partition_facts)
-        policies = await catalog.record_of(name)
+        policies, partitioned = await catalog.record_of(name), await catalog.partitioned_record(name)
         clusters = [str(one) for one in policies.get("replication_clusters") or () if one != LOCAL_CLUSTER]
         effective = await catalog.effective_of(name)
         return TopicFacts(
@@ -148,7 +155,8 @@ class TopicMigrationAdmin:
             replication_clusters=clusters,
             compaction_threshold=effective.compaction_threshold_bytes,
             partition_hash=(await self._hashes.report(name)).as_json() if count > 1 else {},
-            is_being_deleted=bool((await catalog.partitioned_record(name)).get(DELETING)),
+            is_being_deleted=bool(partitioned.get(DELETING)),
+            properties=partitioned.get("properties", {}) if count else answers[0].get("properties", {}),
         )
 
     @peer_call("migration.facts")
@@ -163,7 +171,12 @@ class TopicMigrationAdmin:
             return unused
         if not isinstance(found, Topic):
             raise NotAllowed(f"{name} is not persistent")
-        return {"facts": answer_json(facts_of(found)), "terminated": found.log.is_terminated}
+        properties = {key: text for key, text in found.log.properties.items() if key != PROPERTY}
+        return {
+            "facts": answer_json(facts_of(found)),
+            "terminated": found.log.is_terminated,
+            "properties": properties,
+        }
 
 
 def _is_partition(topic: str) -> bool:

@@ -95,7 +95,7 @@ class TopicAdmin:
         if force or loaded is None or loaded.is_idle:
             await self._delete_schema(name)
         await services.topics.delete(name, force=force)
-        await self._delete_grants(name)
+        await services.catalog.forget_grants(name)
         if name.partition_index < 0:  # a partition uses the policies of its partitioned topic
             await services.catalog.topic_policies.forget(name)
 
@@ -166,7 +166,7 @@ class TopicAdmin:
         for _ in range(2):  # clients may have opened some again before they saw the mark of the deletion
             await self._routing.call_each(parts, self.delete_partition, force=force)
         await services.catalog.delete_partitioned(name)
-        await self._delete_grants(name)
+        await services.catalog.forget_grants(name)
         await services.catalog.topic_policies.forget(name)
 
     @peer_call("admin.check_deletable")
@@ -277,9 +277,3 @@ class TopicAdmin:
     @peer_call("admin.is_loaded")
     async def is_loaded(self, topic: str) -> bool:
         return self._services().topics.loaded(self._served_name(topic)) is not None
-
-    async def _delete_grants(self, name: TopicName) -> None:
-        """A topic that is created again under the same name must not inherit permissions."""
-        catalog = self._services().catalog
-        if str(name) in (await catalog.grants(name.namespace_path)).topics:
-            await catalog.change_grants(name.namespace_path, lambda grants: grants.without_topic(name))

@@ -216,6 +216,12 @@ class Catalog:
 
         await self.change_policies(namespace, changed)
 
+    async def forget_grants(self, topic: TopicName) -> None:
+        """A topic that is created again under the same name must not inherit permissions."""
+        known = await self.grants(topic.namespace_path)
+        if known != known.without_topic(topic):
+            await self.change_grants(topic.namespace_path, lambda grants: grants.without_topic(topic))
+
     # -- clusters
 
     async def delete_cluster(self, name: str) -> None:

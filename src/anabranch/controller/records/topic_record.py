@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from anabranch.model.errors import Busy, Error
 from anabranch.model.layout import Layout
@@ -195,13 +196,14 @@ def migration_planned(
     epoch: int,
     routing: Routing,
     options: MigrationOptions,
+    properties: Mapping[str, str] = MappingProxyType({}),
 ) -> TopicRecord:
     """PLAN of a migration: the first record of the scalable topic. Its layout is that of the regular topic, with the
     `epoch` that layout sessions have seen."""
     layout = Layout.synthetic(origin.segment_topics, now_ms=origin.at_ms, routing=routing, epoch=epoch)
     children = Routing(RoutingKind.RANGE, partition_hash=routing.partition_hash)
     plan = plan_migration(layout, now_ms=origin.at_ms, routing=children)
-    record = TopicRecord(layout, incarnation, migrated_from=origin)
+    record = TopicRecord(layout, incarnation, properties=dict(properties), migrated_from=origin)
     record = planned(record, operation_id, plan, now_ms=origin.at_ms, reason="migration of a regular topic")
     assert record.operation is not None
     return replace(record, operation=replace(record.operation, extra=options.to_json()))
