@@ -39,6 +39,7 @@ class Life:
         self.before: TopicRecord | None = None
         self.term = 0  # the highest of the name, over all its lives
         self.lines: list[str] = []
+        self.broken: AssertionError | None = None
         self.asked: list[asyncio.Future[None]] = []
         self.number = 0
         brokers.bare.data.listen(self._written)
@@ -51,7 +52,15 @@ class Life:
         for change in changes:  # type: ignore[attr-defined]  # what the memory backend tells
             assert isinstance(change, Change)
             if change.key == scalable_topic_key(TOPIC):
-                self._check(self.brokers.record())
+                try:
+                    self._check(self.brokers.record())
+                except AssertionError as error:  # raised by the story: a task of a leader would only log it
+                    self.say(f"BROKEN: {error!r}")
+                    self.broken = self.broken or error
+
+    def check_writes(self) -> None:
+        if self.broken is not None:
+            raise self.broken
 
     def _check(self, record: TopicRecord | None) -> None:
         before, self.before = self.before, record
@@ -207,7 +216,9 @@ def live(seed: int) -> None:
                 if life.chance.random() < 0.5:
                     await asyncio.sleep(life.chance.random() * 0.05)
                     await life.trouble()
+                life.check_writes()
             await life.calm()
+            life.check_writes()
 
     try:
         run_simulated(story())
