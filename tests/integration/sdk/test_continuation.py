@@ -202,7 +202,7 @@ async def test_assignment_that_arrives_during_close_releases_the_acks_of_childre
 
 
 async def test_child_of_another_consumer_waits_for_the_acknowledgement(world: World) -> None:
-    await world.create()
+    await world.create(scales_itself=False)
     async with opened(world, name="a") as first, opened(world, name="b") as second:
         reader, other = (first, second) if lanes(first) else (second, first)
         await world.publish(12)
@@ -277,7 +277,7 @@ async def test_stall_is_logged_once_and_shown_in_stats(
     """Client and broker say which segment is not acknowledged, and which segments wait for it."""
     monkeypatch.setattr(stream_segment_consumer, "STALL_SECONDS", 0.05)
     monkeypatch.setattr(stall_watch, "STALL_SECONDS", 0.05)
-    await world.create()
+    await world.create(scales_itself=False)
     async with opened(world, name="a") as first, opened(world, name="b") as second:
         reader = first if lanes(first) else second
         await world.publish(12)

@@ -58,8 +58,12 @@ class World:
         self.all: list[str] = []
         self._producer: Producer | None = None
 
-    async def create(self, segments: int = 1, topic: str = TOPIC) -> None:
+    async def create(self, segments: int = 1, topic: str = TOPIC, *, scales_itself: bool = True) -> None:
+        """`scales_itself`: False for a test that splits by hand and has more stream consumers than segments: they would
+        split the topic before it does."""
         await self.admin.create(topic, segments, {})
+        if not scales_itself:
+            await service_of(self.node).set_auto_scale_policy(TopicName.parse(topic), {"enabled": False})
 
     async def split(self, segment_id: int) -> None:
         await self.admin.split(TOPIC, segment_id, 2, None, None)
