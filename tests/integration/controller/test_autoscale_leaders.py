@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
+from anabranch.controller.autoscale.scaling_records import history_key
 from anabranch.controller.interface import Registration, Start, SubscriptionKind
-from anabranch.metadata.interface import ANY
+from anabranch.metadata.interface import ANY, Change
+from anabranch.model.autoscale.history import decode_history
 from anabranch.model.autoscale.load import Rates, SegmentLoad, encode_load, sampled
 from anabranch.model.metadata_keys import segment_load_key
 from tests.support.in_memory.controllers import TOPIC, Brokers, Link
@@ -50,6 +53,69 @@ def test_new_leader_waits_for_the_consumers_of_the_last_one() -> None:
             assert record is not None
             assert record.epoch == 0
             assert len(record.layout.active) == 2
+
+    run_simulated(story())
+
+
+def cooling(brokers: Brokers) -> list[str]:
+    """Reasons and rules of the stored decisions, oldest first, as any broker that leads the topic shows them."""
+    found = brokers.bare.data.get(history_key(TOPIC))
+    assert found is not None
+    return [
+        "split" if one.decision.action is not None else ",".join(one.decision.suppressed_by) or one.decision.reason
+        for one in decode_history(found.value).decisions
+    ]
+
+
+def test_decisions_without_an_action_survive_a_leader_that_is_killed() -> None:
+    async def story() -> None:
+        async with Brokers("a", "b", **(NO_PAUSE | {"split_cooldown_seconds": 600})) as brokers:
+            a = brokers.controllers["a"]
+            await a.create(TOPIC, 1, {})
+            for name in ("one", "two"):
+                await a.register(TOPIC, wish(name), Link())
+            await asyncio.sleep(3)
+            await a.register(TOPIC, wish("three"), Link())
+            await asyncio.sleep(3)
+            decided = cooling(brokers)
+            assert decided[-1].startswith("cooldown")
+            assert "split" in decided[:-1]
+            await brokers.kill("a")
+            b = brokers.lead("b")
+            shown = (await b.auto_scale_status(TOPIC))["decisions"]
+            assert len(shown) >= len(decided)
+            assert cooling(brokers)[: len(decided)] == decided
+
+    run_simulated(story())
+
+
+def test_decisions_of_a_burst_of_events_are_written_about_once_a_second() -> None:
+    async def story() -> None:
+        async with Brokers("a", **(NO_PAUSE | {"max_segments": 2})) as brokers:
+            a = brokers.controllers["a"]
+            await a.create(TOPIC, 2, {})
+            await a.activate(TOPIC)
+            await asyncio.sleep(3)
+            writes = 0
+
+            def count(changes: Sequence[Change]) -> None:
+                nonlocal writes
+                writes += sum(one.key == history_key(TOPIC) for one in changes)
+
+            brokers.bare.data.listen(count)
+            for number in range(40):  # each of them changes what is suppressed
+                _, link = await a.register(TOPIC, wish(f"{number}"), Link())
+                _, other = await a.register(TOPIC, wish(f"{number}-"), Link())
+                _, third = await a.register(TOPIC, wish(f"{number}--"), Link())
+                await asyncio.sleep(0.05)
+                for one in (link, other, third):
+                    await one.leave()
+                await asyncio.sleep(0.05)
+            assert 2 <= writes <= 8
+            await asyncio.sleep(2)
+            writes = 0
+            await asyncio.sleep(300)
+            assert writes == 0, "what is decided again and again is written once"
 
     run_simulated(story())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -153,13 +154,57 @@ async def test_stream_consumers_get_a_segment_each(tmp_path: Path) -> None:
         await scaled.wait(lambda active: active == 3)
 
         async def is_stored() -> bool:
-            history = await service_of(scaled.node).records.scaling.history(TOPIC)
+            history, _ = await service_of(scaled.node).records.scaling.history(TOPIC)
             acted = [one.decision.reason for one in history.decisions if one.decision.action is not None]
             return acted == [Reason.CONSUMER_COUNT, Reason.CONSUMER_COUNT]
 
         await eventually(is_stored)
         (led,) = service_of(scaled.node).led()
         assert (led.scaling.splits, led.scaling.merges) == (2, 0)
+
+
+async def test_consumers_that_split_a_topic_by_joining_read_everything_once_and_in_order(tmp_path: Path) -> None:
+    """Each of them takes keys from the others while messages are published."""
+    sent: dict[str, list[int]] = defaultdict(list)
+    read: dict[str, list[list[int]]] = defaultdict(list)  # by key: of each consumer
+
+    async def consume(consumer: anabranch.StreamConsumer) -> None:
+        mine: dict[str, list[int]] = {}
+        async for message in consumer:
+            key, number = message.data.decode().split()
+            if key not in mine:
+                read[key].append(mine.setdefault(key, []))
+            mine[key].append(int(number))
+            await consumer.ack_cumulative(message)
+
+    async with (
+        scaled_node(tmp_path, split_cooldown_seconds=0) as scaled,
+        scaled.client.producer(str(TOPIC)) as producer,
+        AsyncExitStack() as stack,
+    ):
+        tasks = []
+        for _ in range(4):
+            consumer = await stack.enter_async_context(
+                scaled.client.stream_consumer(str(TOPIC), subscription="s", start="earliest")
+            )
+            tasks.append(asyncio.ensure_future(consume(consumer)))
+            for _ in range(5):
+                for key in map(str, range(20)):
+                    sent[key].append(len(sent[key]))
+                await asyncio.gather(*(producer.send(f"{key} {sent[key][-1]}".encode(), key=key) for key in sent))
+
+        async def all_read() -> bool:
+            return sum(len(part) for parts in read.values() for part in parts) >= sum(map(len, sent.values()))
+
+        await scaled.wait(lambda active: active == 4)
+        await eventually(all_read)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for key, numbers in sent.items():
+        assert sorted(one for part in read[key] for one in part) == numbers
+        assert all(part == sorted(part) for part in read[key])
+    assert any(len(parts) > 1 for parts in read.values()), "some keys have moved to another consumer"
 
 
 async def test_segment_limit_suppresses_splits_and_is_counted(tmp_path: Path) -> None:

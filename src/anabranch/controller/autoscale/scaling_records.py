@@ -1,14 +1,14 @@
 """What auto-scaling reads and writes in the metadata store: load reports of segments, and past decisions.
 
 /topics/T/N/NAME/segments/ID/load     written by the owner of the segment, read and removed by the leader
-/topics/T/N/NAME/autoscale            past decisions and failed attempts, written by the leader
+/topics/T/N/NAME/autoscale            past decisions and failed attempts, written by the leader; by a deposed one, too
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.metadata.interface import ANY, KeyMissing, MetadataStore
+from anabranch.metadata.interface import ABSENT, ANY, Expected, KeyMissing, MetadataStore, VersionMismatch
 from anabranch.model.autoscale.history import BadHistory, History, decode_history, encode_history
 from anabranch.model.autoscale.load import BadLoadReport, SegmentLoad, decode_load
 from anabranch.model.metadata_keys import loaded_segment_at, scalable_topic_key, segment_load_key, segment_loads_key
@@ -48,18 +48,27 @@ class ScalingRecords:
         for number in segment_ids:
             await self._delete(segment_load_key(topic, number))
 
-    async def history(self, topic: TopicName) -> History:
+    async def history(self, topic: TopicName) -> tuple[History, Expected]:
+        """With the version that `save_history` expects."""
         found = await self._store.get(history_key(topic))
         if found is None:
-            return History()
+            return History(), ABSENT
         try:
-            return decode_history(found.value)
+            return decode_history(found.value), found.version
         except BadHistory as error:
             log.warning("past decisions cannot be read", extra={"topic": str(topic), "reason": error.reason})
-            return History()
+            return History(), found.version
 
-    async def save_history(self, topic: TopicName, history: History) -> None:
-        await self._store.put(history_key(topic), encode_history(history), expected=ANY)
+    async def save_history(self, topic: TopicName, history: History, expected: Expected) -> tuple[History, Expected]:
+        """Returns what is stored now: if another leader has written meanwhile, its decisions and these."""
+        while True:
+            try:
+                version = await self._store.put(history_key(topic), encode_history(history), expected=expected)
+            except VersionMismatch:
+                stored, expected = await self.history(topic)
+                history = history.joined(stored)
+            else:
+                return history, version
 
     async def forget(self, topic: TopicName) -> None:
         """The topic is being deleted."""

@@ -5,7 +5,8 @@
 
 There is one evaluation at a time, and no task or timer while nothing is due. Decisions are performed as ordinary calls
 of the leader, so a crash at any point is that of a manual split or merge. The record of the topic keeps the cooldown
-stamps; past decisions and failures are stored with each action, so a new leader goes on with them.
+stamps; past decisions and failures are stored, so a new leader goes on with them: with each action, and of decisions
+without one, those that say something new, at most once in `SAVE_MS`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from anabranch.controller.autoscale.scaling_totals import ScalingTotals
 from anabranch.controller.group.topic_groups import TopicGroups
 from anabranch.controller.interface import ScalingCounts
 from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.metadata.interface import Expected
 from anabranch.model.autoscale.decision import Action, ActionKind, Decision, Merge, Reason, Suppression
 from anabranch.model.autoscale.evaluator import decide
 from anabranch.model.autoscale.history import History
@@ -36,6 +38,11 @@ ROUNDS_MAX = 64
 
 
 TIMER_MS_MIN = 50
+
+SAVE_MS = 1_000
+"""Between two writes of decisions without action. What a leader decides within it before a crash is lost."""
+
+SAVE_AGAIN_MS = 10_000
 
 
 class ScaledTopic(Protocol):
@@ -74,7 +81,9 @@ class TopicScaler:
         self._leader, self._records, self._policy, self._unowned = leader, records, policy, unowned
         self._totals, self._clock = totals, clock
         self._loads: dict[int, SegmentLoad] | None = None  # None: not read yet
-        self._history: History | None = None
+        self._history = History()
+        self._stored: tuple[History, Expected] | None = None  # the history in the store; None: not read yet
+        self._save_at_ms = 0
         self._early: dict[int, SegmentLoad] = {}  # reported before the stored ones were read
         self._is_running = self._is_wanted = False
         self._timer: Timer | None = None
@@ -85,7 +94,11 @@ class TopicScaler:
 
     @property
     def is_idle(self) -> bool:
-        return not self._is_running
+        return not self._is_running and not self._is_unsaved
+
+    @property
+    def _is_unsaved(self) -> bool:
+        return self._stored is not None and self._stored[0] is not self._history
 
     @property
     def due_at_ms(self) -> int | None:
@@ -108,7 +121,7 @@ class TopicScaler:
 
     @property
     def history(self) -> History:
-        return self._history or History()
+        return self._history
 
     # events -----------------------------------------------------------------------------------------------------------
     def look(self) -> None:
@@ -152,6 +165,7 @@ class TopicScaler:
                 has_acted = await self._evaluate()
                 if not has_acted and not self._is_wanted:
                     break
+            await self._save_decisions()
             if self.due_at_ms is not None:  # a leader that crashes would take its timer with it
                 await self._leader.mark_pending()
         except Error as error:
@@ -175,21 +189,25 @@ class TopicScaler:
         if policy.enabled:  # otherwise the decision needs nothing from the store
             await self._read()
             await self._forget_sealed(record)
-        decision, history = self._decide(record, policy)
+        decision = self._decide(record, policy)
         if isinstance(decision.action, Merge):
             await self._read_loads()
-            decision, history = self._decide(record, policy)
+            decision = self._decide(record, policy)
         self.decision = decision
         self._count(decision)
-        self._history = history.with_decision(decision, self._clock.now_ms(), record.epoch)
+        if self._stored is not None:  # otherwise auto-scaling has been off since this leader began
+            self._history = self._history.without_sealed({one.segment_id for one in record.layout.active})
+            self._history = self._history.with_decision(decision, self._clock.now_ms(), record.epoch)
         if decision.action is None:
             return False
         await self._perform(decision, decision.action, policy)
         return True
 
     async def _read(self) -> None:
-        if self._loads is None or self._history is None:
-            self._history = await self._records.history(self._leader.topic)
+        if self._stored is None:
+            self._stored = await self._records.history(self._leader.topic)
+            self._history = self._stored[0]
+        if self._loads is None:
             self._loads = await self._records.loads(self._leader.topic) | self._early
 
     async def _read_loads(self) -> None:
@@ -202,9 +220,9 @@ class TopicScaler:
         await self._read()
         record = self._leader.record
         assert record is not None, "the topic is led"
-        return self._decide(record, policy)[0]
+        return self._decide(record, policy)
 
-    def _decide(self, record: TopicRecord, policy: AutoScalePolicy) -> tuple[Decision, History]:
+    def _decide(self, record: TopicRecord, policy: AutoScalePolicy) -> Decision:
         now_ms, running = self._clock.now_ms(), record.operation
         history = self.history.without_sealed({one.segment_id for one in record.layout.active}).at(
             last_split_at_ms=record.last_split_at_ms,
@@ -212,8 +230,7 @@ class TopicScaler:
             operation=None if running is None else f"{running.plan.kind.lower()} {running.operation_id}",
         )
         demands = self._leader.groups.demands()
-        decision = decide(record.layout, self.loads, demands, policy, history, now_ms, unowned=self._unowned(record))
-        return decision, history
+        return decide(record.layout, self.loads, demands, policy, history, now_ms, unowned=self._unowned(record))
 
     def _count(self, decision: Decision) -> None:
         by = {(one.kind, one.suppressed_by) for one in decision.suppressed}
@@ -255,8 +272,29 @@ class TopicScaler:
         except Error as error:
             failure = error.reason
             log.warning("auto-scaling failed, paused for these segments", extra={**fields, "error": failure})
-        self._history = self.history.with_outcome(action, self._clock.now_ms(), failure)
-        await self._records.save_history(self._leader.topic, self._history)
+        self._history = self._history.with_outcome(action, self._clock.now_ms(), failure)
+        await self._save()
+
+    async def _save_decisions(self) -> None:
+        """Decisions without action are stored, too. A failure delays it, and nothing else."""
+        now_ms = self._clock.now_ms()
+        if not self._is_unsaved or now_ms < self._save_at_ms:
+            return
+        self._save_at_ms = now_ms + SAVE_AGAIN_MS
+        try:
+            await self._save()
+        except Error as error:
+            log.info(
+                "decisions of auto-scaling are not stored yet, retrying",
+                extra={"topic": str(self._leader.topic), "reason": error.reason},
+            )
+            return
+        self._save_at_ms = now_ms + SAVE_MS
+
+    async def _save(self) -> None:
+        assert self._stored is not None, "it is read before each decision that acts"
+        self._stored = await self._records.save_history(self._leader.topic, self._history, self._stored[1])
+        self._history = self._stored[0]
 
     def _crossed_ms(self, decision: Decision) -> int | None:
         """When the load passed the threshold for which the segment is to be split."""
@@ -267,7 +305,8 @@ class TopicScaler:
 
     def _set_timer(self) -> None:
         self.close()
-        due_ms = self.due_at_ms
+        times = (self.due_at_ms, self._save_at_ms if self._is_unsaved else None)
+        due_ms = min((one for one in times if one is not None), default=None)
         if due_ms is not None and not self._leader.is_over:
             seconds = max(due_ms - self._clock.now_ms(), TIMER_MS_MIN) / 1000
             self._timer = self._clock.call_later(seconds, self.wake)

@@ -7,6 +7,8 @@ pauses and the list of decisions of the last one. Everything is bounded.
     history = decode_history(data).at(last_split_at_ms=…, last_merge_at_ms=…, operation=…)     # from the topic record
     history = history.with_decision(decision, now_ms, epoch)
     history = history.with_outcome(action, now_ms, error)                                      # None: it was committed
+
+Two leaders may write for a moment, one of them deposed: each joins what the other has stored.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from anabranch.model.autoscale.decision import Action, ActionKind, Decision
+from anabranch.model.autoscale.decision import SHOWN_SEGMENTS_MAX, Action, ActionKind, Decision
 from anabranch.model.errors import Error
 
 NEVER = -1
@@ -25,6 +27,10 @@ FAILURE_PAUSE_MS_MAX = 900_000
 FAILURES_MAX = 64
 DECISIONS_MAX = 100
 TEXT_CHARS_MAX = 300
+SUPPRESSED_MAX = 8
+"""Suppressions of a past decision, of which a topic of 64 segments can have as many. Each rule is kept once first."""
+STORED_BYTES_MAX = 128 * 1024
+"""Of the stored form; beyond it the oldest decisions are dropped."""
 
 
 class BadHistory(Error):
@@ -84,6 +90,7 @@ class History:
 
     def with_decision(self, decision: Decision, now_ms: int, epoch: int) -> History:
         """An action is always kept; a decision without one only if it says something else than the last did."""
+        decision = _shortened(decision)
         last = self.decisions[-1].decision if self.decisions else None
         if decision.action is None and last is not None and _gist(last) == _gist(decision):
             return self
@@ -106,10 +113,36 @@ class History:
             failures = (*failures, failed)[-FAILURES_MAX:]
         return replace(self, failures=failures, decisions=tuple(decisions))
 
+    def joined(self, stored: History) -> History:
+        """With the decisions and failures that another leader has stored meanwhile."""
+        found = {(one.at_ms, one.epoch, one.decision.action, one.decision.reason): one for one in stored.decisions}
+        for one in self.decisions:
+            key = one.at_ms, one.epoch, one.decision.action, one.decision.reason
+            if one.outcome or key not in found:
+                found[key] = one
+        decisions = tuple(sorted(found.values(), key=lambda one: one.at_ms))[-DECISIONS_MAX:]
+        ours = {(one.kind, one.segment_ids) for one in self.failures}
+        failures = (*(one for one in stored.failures if (one.kind, one.segment_ids) not in ours), *self.failures)
+        return replace(self, decisions=decisions, failures=failures[-FAILURES_MAX:])
+
     def without_sealed(self, active: Collection[int]) -> History:
         """Without failures that concern segments which are not active any more."""
         kept = tuple(one for one in self.failures if all(number in active for number in one.segment_ids))
         return self if len(kept) == len(self.failures) else replace(self, failures=kept)
+
+
+def _shortened(decision: Decision) -> Decision:
+    """As it is kept: texts are cut, and of many suppressions `SUPPRESSED_MAX` are left."""
+    first = {(one.kind, one.suppressed_by): one for one in reversed(decision.suppressed)}
+    chosen = [*(one for one in decision.suppressed if first[one.kind, one.suppressed_by] is one)]
+    chosen += [one for one in decision.suppressed if first[one.kind, one.suppressed_by] is not one]
+    kept = chosen[:SUPPRESSED_MAX]
+    suppressed = tuple(
+        replace(one, segment_ids=one.segment_ids[:SHOWN_SEGMENTS_MAX], detail=one.detail[:TEXT_CHARS_MAX])
+        for one in decision.suppressed
+        if any(one is other for other in kept)
+    )
+    return replace(decision, detail=decision.detail[:TEXT_CHARS_MAX], suppressed=suppressed)
 
 
 def _gist(decision: Decision) -> object:
@@ -141,7 +174,11 @@ def history_json(history: History) -> dict[str, Any]:
 
 
 def encode_history(history: History) -> bytes:
-    return json.dumps(history_json(history), separators=(",", ":")).encode()
+    while len(data := json.dumps(history_json(history), separators=(",", ":")).encode()) > STORED_BYTES_MAX:
+        history = replace(history, decisions=history.decisions[len(history.decisions) // 4 + 1 :])
+        if not history.decisions:
+            history = replace(history, failures=history.failures[len(history.failures) // 4 + 1 :])
+    return data
 
 
 def decode_history(data: bytes) -> History:

@@ -16,6 +16,9 @@ from anabranch.model.autoscale.decision import (
 from anabranch.model.autoscale.history import (
     DECISIONS_MAX,
     FAILURES_MAX,
+    STORED_BYTES_MAX,
+    SUPPRESSED_MAX,
+    TEXT_CHARS_MAX,
     BadHistory,
     History,
     PastDecision,
@@ -87,6 +90,48 @@ def test_last_hundred_decisions_are_kept() -> None:
         history = history.with_decision(Decision(Split(number, (1,)), Reason.MSG_RATE_IN), number, 0)
     assert len(history.decisions) == DECISIONS_MAX
     assert history.decisions[0].at_ms == 5
+
+
+def many_suppressed(at_ms: int, segments: int = 64) -> Decision:
+    waits = [
+        Suppressed(ActionKind.MERGE, Reason.COLD, Suppression.MERGE_WINDOW, (number,), "x" * 400, at_ms)
+        for number in range(segments)
+    ]
+    return Decision(None, Reason.SUPPRESSED, f"at {at_ms}", (*waits, COOLDOWN))
+
+
+def test_of_many_suppressions_each_rule_is_kept() -> None:
+    (kept,) = History().with_decision(many_suppressed(1), 1, 0).decisions
+    assert len(kept.decision.suppressed) == SUPPRESSED_MAX
+    assert kept.decision.suppressed_by == (Suppression.MERGE_WINDOW, Suppression.COOLDOWN)
+    assert max(len(one.detail) for one in kept.decision.suppressed) == TEXT_CHARS_MAX
+    history = History().with_decision(many_suppressed(1), 1, 0)
+    assert history.with_decision(many_suppressed(2), 2, 0) is history, "the same rules and segments"
+
+
+def test_stored_history_is_bounded_and_its_oldest_decisions_are_dropped() -> None:
+    history = History()
+    for number in range(DECISIONS_MAX):
+        history = history.with_decision(many_suppressed(number, 64 - number % 2 * 60), number, 0)
+    for number in range(FAILURES_MAX):
+        history = history.with_outcome(Split(number, (1,)), number, "y" * 400)
+    assert len(history.decisions) == DECISIONS_MAX
+    data = encode_history(history)
+    assert STORED_BYTES_MAX // 2 < len(data) <= STORED_BYTES_MAX
+    found = decode_history(data)
+    assert found.decisions == history.decisions[-len(found.decisions) :]
+    assert found.failures == history.failures
+
+
+def test_histories_of_two_leaders_are_joined() -> None:
+    common = History().with_decision(TO_SPLIT, 1, 0)
+    deposed = common.with_outcome(SPLIT, 2, "fenced").with_decision(WAITS, 4, 1)
+    stored = common.with_decision(Decision(MERGE, Reason.COLD), 3, 1).with_outcome(MERGE, 3, "owner down")
+    joined = deposed.joined(stored)
+    assert [one.at_ms for one in joined.decisions] == [1, 3, 4]
+    assert [one.outcome for one in joined.decisions] == ["failed", "failed", ""]
+    assert {one.segment_ids for one in joined.failures} == {(3,), (4, 5)}
+    assert joined.joined(stored) == joined
 
 
 def test_history_survives_encoding() -> None:
