@@ -61,6 +61,8 @@ class Story:
     async def begin(self) -> None:
         leader = self.brokers.controllers["a"]
         await leader.create(TOPIC, 1, {})
+        # the second reader is a reason to split the topic, and the story splits it itself
+        await leader.set_auto_scale_policy(TOPIC, {"enabled": False})
         for reader in self.readers:
             await reader.register(self.brokers)
         self.publish(0)
