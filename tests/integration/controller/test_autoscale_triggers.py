@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from anabranch.controller.events import NotLeading
 from anabranch.controller.interface import ConsumerRegistration, Registration, Start, SubscriptionKind
 from anabranch.controller.records.keys import pending_key
@@ -97,6 +99,32 @@ def test_report_of_a_hot_segment_makes_a_broker_lead_its_topic_and_split() -> No
             await brokers.until(lambda: active(brokers) == 2, 1.0)
             await brokers.until(lambda: a.scaling_totals.reactions == 1, SOON)
             assert 0 < a.scaling_totals.reaction_ms < 1_000
+
+    run_simulated(story())
+
+
+@pytest.mark.parametrize("slow", ["/autoscale", "/controllers/wanted/"])
+def test_report_that_arrives_while_the_last_evaluation_is_stored_is_evaluated(slow: str) -> None:
+    """It was not, until the next report or tick: the threshold was crossed for 10 s and more."""
+
+    async def story() -> None:
+        async with scaled("a", auto_scale_interval_seconds=600.0) as brokers:
+            a, writes = brokers.controllers["a"], list[str]()
+            await a.create(TOPIC, 2, {})
+            await a.activate(TOPIC)
+            await brokers.clock.sleep(5)
+
+            def fate(what: str) -> str:
+                if slow not in what:
+                    return ""
+                writes.append(what)
+                return "slow"
+
+            brokers.faults.fate = fate
+            await reported(brokers, Rates())  # cold: merged when the window is over, which is marked in the store
+            await brokers.until(lambda: bool(writes))
+            await reported(brokers, Rates(20_000))
+            await brokers.until(lambda: active(brokers) == 3, 5.0)
 
     run_simulated(story())
 

@@ -162,12 +162,13 @@ class TopicScaler:
         try:
             for _ in range(ROUNDS_MAX):
                 self._is_wanted = False
-                has_acted = await self._evaluate()
-                if not has_acted and not self._is_wanted:
+                if await self._evaluate() or self._is_wanted:
+                    continue
+                await self._settle()
+                if not self._is_wanted:  # an event that comes while it settles is evaluated, too
                     break
-            await self._save_decisions()
-            if self.due_at_ms is not None:  # a leader that crashes would take its timer with it
-                await self._leader.mark_pending()
+            else:
+                await self._settle()
         except Error as error:
             log.info(
                 "auto-scaling could not be evaluated, retrying at the next tick",
@@ -176,6 +177,11 @@ class TopicScaler:
         finally:
             self._is_running = False
             self._set_timer()
+
+    async def _settle(self) -> None:
+        await self._save_decisions()
+        if self.due_at_ms is not None:  # a leader that crashes would take its timer with it
+            await self._leader.mark_pending()
 
     async def _evaluate(self) -> bool:
         """True if something was split or merged, or could not be."""
