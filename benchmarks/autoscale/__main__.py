@@ -4,12 +4,13 @@
 |---|---|
 | `live` | a broker process under load: growth, reaction to load and consumers, pause of a producer |
 | `steady` | metadata writes of segments whose load does not change |
+| `idle_topics` | CPU of a broker with idle topics |
 | `simulated` | days on a virtual clock |
 """
 
 from __future__ import annotations
 
-from benchmarks.autoscale import live, simulated, steady
+from benchmarks.autoscale import idle_topics, live, simulated, steady
 from benchmarks.support import report
 from benchmarks.support.measure import Run
 
@@ -19,6 +20,7 @@ MEASURES: dict[str, Run] = {
     "consumer": live.consumer,
     "pause": live.pause,
     "steady": steady.steady,
+    "topics": idle_topics.topics,
     "day": simulated.day,
     "idle": simulated.idle,
 }

@@ -1,8 +1,8 @@
 """Metadata writes of a broker whose segments have steady load. The number to reach is 0.
 
 Expected before measuring: an owner writes the first report of each segment and nothing after it; the leader stores
-decisions only with an action. The counters of the publish path are advanced directly, because 10,000 producers would
-measure something else; reporter, leader and store are those of a real node, and the store counts its writes.
+only decisions that say something new. The counters of the publish path are advanced directly, because 10,000 producers
+would measure something else; reporter, leader and store are those of a real node, and the store counts its writes.
 """
 
 from __future__ import annotations

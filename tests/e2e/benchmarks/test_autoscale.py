@@ -17,6 +17,7 @@ GOALS = {
     "consumer-max": "≤ 1",
     "pause-max": "≤ 50",
     "steady": "≤ 0",
+    "topics": "≤ 1.2",
     "day": "≤ 60",
     "day-above": "≤ 1",
     "idle": "≤ 0",
