@@ -7,16 +7,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 
+from anabranch.controller.autoscale.scaling_records import history_key
 from anabranch.controller.events import NotLeading
 from anabranch.controller.interface import ConsumerRegistration, Registration, Start, SubscriptionKind
 from anabranch.controller.records.keys import pending_key
 from anabranch.controller.segment_host import LoadReported, SegmentRef
 from anabranch.controller.service import ScalableTopicService
-from anabranch.metadata.interface import ANY, Versioned
+from anabranch.metadata.interface import ANY, StoreUnavailable, Versioned
+from anabranch.model.autoscale.history import decode_history
 from anabranch.model.autoscale.load import Rates, SegmentLoad, encode_load
 from anabranch.model.metadata_keys import scalable_topic_key, segment_load_key
 from anabranch.model.segment import backing_topic
@@ -125,6 +128,53 @@ def test_report_that_arrives_while_the_last_evaluation_is_stored_is_evaluated(sl
             await brokers.until(lambda: bool(writes))
             await reported(brokers, Rates(20_000))
             await brokers.until(lambda: active(brokers) == 3, 5.0)
+
+    run_simulated(story())
+
+
+def test_evaluation_that_the_store_refused_is_tried_again_soon() -> None:
+    """It waited for the next tick."""
+
+    async def story() -> None:
+        async with scaled("a", auto_scale_interval_seconds=600.0) as brokers:
+            a = brokers.controllers["a"]
+            await a.create(TOPIC, 1, {})
+            await a.activate(TOPIC)
+            await brokers.clock.sleep(5)
+            scan, failures = brokers.store.scan, count(1)
+
+            def failing(prefix: str) -> AsyncIterator[tuple[str, Versioned]]:
+                if prefix.endswith("/segments") and next(failures) <= 3:
+                    raise StoreUnavailable("away for a moment")
+                return scan(prefix)
+
+            brokers.store.scan = failing  # type: ignore[method-assign]  # reads are not disturbed otherwise
+            leader = a.controllers.leading(TOPIC)
+            assert leader is not None
+            assert leader.scaler is not None
+            await reported(brokers, Rates(20_000))
+            leader.scaler.reload()
+            await brokers.until(lambda: active(brokers) == 2, 10.0)
+            assert next(failures) > 3
+
+    run_simulated(story())
+
+
+def test_growth_goes_on_while_its_decisions_cannot_be_stored() -> None:
+    async def story() -> None:
+        async with scaled("a", auto_scale_interval_seconds=600.0, split_cooldown_seconds=0) as brokers:
+            a = brokers.controllers["a"]
+            await a.create(TOPIC, 1, {})
+            brokers.faults.fate = lambda what: "refused" if what.endswith("/autoscale") else ""
+            for number in range(4):
+                await joined(a, f"c{number}")
+            await brokers.until(lambda: active(brokers) == 4, 5.0)
+            brokers.faults.fate = None
+            await brokers.until(lambda: brokers.bare.data.get(history_key(TOPIC)) is not None, 15.0)
+            found = brokers.bare.data.get(history_key(TOPIC))
+            assert found is not None
+            past = [one for one in decode_history(found.value).decisions if one.decision.action is not None]
+            assert [one.outcome for one in past] == ["committed"] * 3
 
     run_simulated(story())
 

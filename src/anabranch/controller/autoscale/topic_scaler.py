@@ -44,6 +44,9 @@ SAVE_MS = 1_000
 
 SAVE_AGAIN_MS = 10_000
 
+RETRY_MS, RETRY_MS_MAX = 1_000, 60_000
+"""After an evaluation that failed because the store is away; twice as long each time."""
+
 
 class ScaledTopic(Protocol):
     """The leader, as its scaler needs it. `topic/topic_controller.py` implements it."""
@@ -84,6 +87,8 @@ class TopicScaler:
         self._history = History()
         self._stored: tuple[History, Expected] | None = None  # the history in the store; None: not read yet
         self._save_at_ms = 0
+        self._failures = 0  # evaluations in a row
+        self._retry_at_ms: int | None = None
         self._early: dict[int, SegmentLoad] = {}  # reported before the stored ones were read
         self._is_running = self._is_wanted = False
         self._timer: Timer | None = None
@@ -169,9 +174,13 @@ class TopicScaler:
                     break
             else:
                 await self._settle()
+            self._failures, self._retry_at_ms = 0, None
         except Error as error:
+            self._failures += 1
+            pause_ms = min(RETRY_MS << min(self._failures - 1, 6), RETRY_MS_MAX)
+            self._retry_at_ms = self._clock.now_ms() + pause_ms
             log.info(
-                "auto-scaling could not be evaluated, retrying at the next tick",
+                "auto-scaling could not be evaluated, retrying",
                 extra={"topic": str(self._leader.topic), "reason": error.reason},
             )
         finally:
@@ -282,13 +291,17 @@ class TopicScaler:
         await self._save()
 
     async def _save_decisions(self) -> None:
-        """Decisions without action are stored, too. A failure delays it, and nothing else."""
+        """Decisions without action are stored, too, but not each of them at once."""
+        if self._is_unsaved and self._clock.now_ms() >= self._save_at_ms:
+            await self._save()
+
+    async def _save(self) -> None:
+        """A failure delays it, and nothing else."""
+        assert self._stored is not None, "it is read before each decision that acts"
         now_ms = self._clock.now_ms()
-        if not self._is_unsaved or now_ms < self._save_at_ms:
-            return
         self._save_at_ms = now_ms + SAVE_AGAIN_MS
         try:
-            await self._save()
+            self._stored = await self._records.save_history(self._leader.topic, self._history, self._stored[1])
         except Error as error:
             log.info(
                 "decisions of auto-scaling are not stored yet, retrying",
@@ -296,10 +309,6 @@ class TopicScaler:
             )
             return
         self._save_at_ms = now_ms + SAVE_MS
-
-    async def _save(self) -> None:
-        assert self._stored is not None, "it is read before each decision that acts"
-        self._stored = await self._records.save_history(self._leader.topic, self._history, self._stored[1])
         self._history = self._stored[0]
 
     def _crossed_ms(self, decision: Decision) -> int | None:
@@ -311,7 +320,7 @@ class TopicScaler:
 
     def _set_timer(self) -> None:
         self.close()
-        times = (self.due_at_ms, self._save_at_ms if self._is_unsaved else None)
+        times = (self.due_at_ms, self._retry_at_ms, self._save_at_ms if self._is_unsaved else None)
         due_ms = min((one for one in times if one is not None), default=None)
         if due_ms is not None and not self._leader.is_over:
             seconds = max(due_ms - self._clock.now_ms(), TIMER_MS_MIN) / 1000
