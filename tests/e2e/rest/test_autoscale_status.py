@@ -9,6 +9,7 @@ import urllib.parse
 import urllib.request
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,11 @@ import anabranch.admin
 import anabranch.blocking
 from anabranch.admin.blocking import BlockingAdmin
 from anabranch.cli.main import main
+from anabranch.rest.openapi import auto_scale_schemas
+from anabranch.rest.openapi.result_schemas import SCALABLE_STATS
 from anabranch.runtime.clock import SystemClock
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.json_schemas import complaints
 from tests.support.traffic.stock_calls import Rest
 
 
@@ -65,6 +69,50 @@ def test_stats_have_loads_policy_decisions_and_what_would_be_done_now(rest: Rest
         time.sleep(0.2)
         found = rest.expect("GET", f"/admin/v2/scalable/{topic}/stats")
     assert found["segments"]["0"]["load"]["msgRateIn"] == 0
+
+
+def test_answers_have_the_fields_of_their_schemas_and_no_others(broker: BrokerProcess, rest: Rest) -> None:
+    """Of a topic that was split and is hot, with a hot key."""
+    name = f"public/default/t{uuid.uuid4().hex[:8]}"
+    topic, path = f"topic://{name}", f"/admin/v2/scalable/{name}"
+    policy = {"splitRateWindowSeconds": 5, "splitMsgRateInThreshold": 20.0, "mergeMsgRateInThreshold": 5.0}
+    policy |= {"splitCooldownSeconds": 0, "maxSegments": 2}
+    with connect(broker) as admin, anabranch.blocking.connect(broker.service_url) as client:
+        admin.scalable_topics.create(topic)
+        admin.scalable_topics.set_auto_scale_policy(topic, {"enabled": True, **policy})
+        clock = SystemClock()
+        found: dict[str, Any] = {}
+        deadline = clock.monotonic() + 90
+        with client.producer(topic) as producer:
+            while not _has_everything(found):
+                assert clock.monotonic() < deadline, f"split, and hot with a hot key: {found}"
+                for number in range(20):
+                    producer.send_nowait(b"x", key=f"k{number}")
+                for _ in range(100):
+                    producer.send_nowait(b"x", key="whale")
+                producer.flush(30.0)
+                time.sleep(0.5)
+                found = rest.expect("GET", f"{path}/autoscale")
+    assert complaints(found, auto_scale_schemas.STATUS, is_strict=True) == []
+    stats = rest.expect("GET", f"{path}/stats")
+    assert complaints(stats, SCALABLE_STATS) == []
+    assert complaints(stats["autoScale"], auto_scale_schemas.SUMMARY, is_strict=True) == []
+    loads = [one["load"] for one in stats["segments"].values() if "load" in one]
+    assert loads and [text for one in loads for text in complaints(one, auto_scale_schemas.LOAD, is_strict=True)] == []
+    tried = rest.expect("POST", f"{path}/autoscale/try", {"enabled": False})
+    assert complaints(tried, auto_scale_schemas.TRIED, is_strict=True) == []
+    metric = rest.expect("GET", f"{path}/autoscaler-metric")
+    assert complaints(metric, auto_scale_schemas.METRIC, is_strict=True) == []
+    applied = rest.expect("GET", f"{path}/autoScalePolicy?applied=true")
+    assert complaints(applied, auto_scale_schemas.POLICY, is_strict=True) == []
+    own = rest.expect("GET", f"{path}/autoScalePolicy")
+    assert complaints(own, auto_scale_schemas.OVERRIDE, is_strict=True) == []
+
+
+def _has_everything(status: dict[str, Any]) -> bool:
+    """Its answer has all parts of the schema that load alone brings about."""
+    is_split = any(one["action"] == "split" and one.get("outcome") for one in status.get("decisions", ()))
+    return is_split and any("hotKey" in one and "aboveSplitSinceMs" in one for one in status["loads"].values())
 
 
 def test_metrics_count_decisions_reports_and_the_sums_of_a_topic(broker: BrokerProcess, topic: str) -> None:

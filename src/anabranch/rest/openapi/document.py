@@ -13,6 +13,7 @@ from typing import Any
 from anabranch.broker.catalog.policy_fields import RULES
 from anabranch.broker.catalog.topic_policies import TOPIC_POLICIES
 from anabranch.rest.http_message import Request, Response, json_response
+from anabranch.rest.openapi.auto_scale_schemas import OVERRIDE
 from anabranch.rest.openapi.result_schemas import EVENTS, FLAG, NUMBER, RESULTS, TEXT, TEXTS, WORDS, Schema
 from anabranch.rest.router import Route
 from anabranch.rest.static_files import StaticFiles
@@ -149,7 +150,9 @@ BODIES["POST", "/metadata/migration/start"] = {
 }
 for _policy in ("{topic}/autoScalePolicy", "{namespace}/scalableTopicAutoScalePolicy"):
     QUERY["GET", _policy] = {"applied": FLAG}
-    BODIES["POST", _policy] = {"type": "object"}
+    BODIES["POST", _policy] = OVERRIDE
+BODIES["POST", "{topic}/autoscale/try"] = OVERRIDE
+QUERY["GET", "{topic}/autoscaler-metric"] = {"subscription": TEXT}
 
 for _row in TOPIC_POLICIES:
     _shown, _changed = f"{{topic}}/{_row.path}", f"{{topic}}/{_row.entries_path or _row.path}"

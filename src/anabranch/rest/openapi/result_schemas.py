@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.rest.openapi import auto_scale_schemas as auto_scale
+
 Schema = dict[str, Any]
 
 FLAG: Schema = {"type": "boolean"}
@@ -116,7 +118,14 @@ SCALABLE_STATS = _object(
     totalSegments=NUMBER,
     activeSegments=NUMBER,
     sealedSegments=NUMBER,
-    segments=_map(_object(name=TEXT, state=TEXT, hashRange=HASH_RANGE)),
+    segments=_map(
+        {
+            "type": "object",
+            "required": ["hashRange", "name", "state"],
+            "properties": {"name": TEXT, "state": TEXT, "hashRange": HASH_RANGE, "load": auto_scale.LOAD},
+        }
+    ),
+    autoScale=auto_scale.IN_STATS,
     subscriptions=_map(_object(type=TEXT, consumerCount=NUMBER, waiting=WAITING, segments=_map(SEGMENT_POSITION))),
     leaderTerm=NUMBER,
     properties=WORDS,
@@ -177,6 +186,9 @@ RESULTS: dict[tuple[str, str], Schema] = {
     ("GET", "/admin/v2/scalable/{tenant}/{namespace}"): TEXTS,
     ("GET", "/admin/v2/scalable/{tenant}/{namespace}/{topic}"): SCALABLE,
     ("GET", "/admin/v2/scalable/{tenant}/{namespace}/{topic}/stats"): SCALABLE_STATS,
+    ("GET", "{topic}/autoscale"): auto_scale.STATUS,
+    ("POST", "{topic}/autoscale/try"): auto_scale.TRIED,
+    ("GET", "{topic}/autoscaler-metric"): auto_scale.METRIC,
     ("GET", "{topic}/subscriptions/{subscription}"): SCALABLE_SUBSCRIPTION,
     ("GET", "{descriptor}/subscription/{subscription}/backlog"): NUMBER,
     ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"): LOOKUP,
