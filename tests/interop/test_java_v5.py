@@ -19,6 +19,7 @@ from anabranch.admin.paths import scalable_path
 from tests.services.available import pulsar_v5
 from tests.services.pulsar_v5 import Keyed, V5Client, V5Error
 from tests.support.processes.cluster import ClusterProcesses
+from tests.support.processes.scalable_cluster import Brokers, configured_brokers
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pulsar_v5")]
 
@@ -26,9 +27,14 @@ KEYS = 20
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(tmp_path_factory.mktemp("interop"), 2, session_ms=3_000) as started:
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    with configured_brokers(tmp_path_factory.mktemp("interop"), "sqlite", ()) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def cluster(brokers: Brokers) -> ClusterProcesses:
+    return brokers.processes
 
 
 @pytest.fixture(scope="module")
@@ -279,3 +285,53 @@ def test_topic_scales_itself_under_load_of_the_client(admin: AdminClient, java: 
     assert by_key(java.take("s9", sent, patience_ms=30_000)) == by_key(messages(0, sent))
     java.end("s9")
     java.end("p9")
+
+
+def test_leader_is_killed_in_the_automatic_changes_of_the_clients_topic(brokers: Brokers, java: V5Client) -> None:
+    """In the split, after its parent is sealed, and in the merge, before it is committed. The application sends again
+    what was refused, so messages may be stored twice; none is lost, and every key is read in order."""
+    topic = f"java-{uuid.uuid4().hex[:8]}"
+    name = f"topic://public/default/{topic}"
+    brokers.insist("PUT", f"{topic}?numInitialSegments=1")
+    brokers.ask("POST", f"{topic}/autoScalePolicy", SCALED)
+    java.producer("p10", name)
+    java.stream("s10", name, "audit", "ten")
+    sent = 0
+
+    def send(count: int) -> None:
+        nonlocal sent
+        until = time.monotonic() + 120
+        while True:
+            try:
+                java.send("p10", messages(sent, count))
+            except V5Error:
+                assert time.monotonic() < until, "the client does not recover from the death of a broker"
+                continue
+            sent += count
+            return
+
+    def is_active(count: int) -> bool:
+        states = [one["state"] for one in brokers.ask("GET", topic)["segments"].values()]
+        return states.count("ACTIVE") == count
+
+    brokers.die_at.write_text("after-seal")
+    until = time.monotonic() + 120
+    while len(brokers.processes.alive) == 2:
+        assert time.monotonic() < until, "no leader died in a split"
+        send(40)
+    brokers.processes.revive()
+    brokers.until(lambda: is_active(2), "the split was not finished")
+    send(40)
+    brokers.die_at.write_text("before-commit")
+    brokers.processes.until(lambda: len(brokers.processes.alive) == 1, "no leader died in a merge", 120.0)
+    brokers.processes.revive()
+    brokers.until(lambda: is_active(1), "the merge was not finished")
+    send(20)
+    expected, found = by_key(messages(0, sent)), list[Keyed]()
+    while more := java.take("s10", 1_000, patience_ms=20_000):
+        found += more
+        if {key: list(dict.fromkeys(values)) for key, values in by_key(found).items()} == expected:
+            break
+    assert {key: list(dict.fromkeys(values)) for key, values in by_key(found).items()} == expected
+    java.end("s10")
+    java.end("p10")

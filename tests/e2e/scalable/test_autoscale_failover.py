@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,10 +50,12 @@ QUICK = ConnectionPolicy(backoff=Backoff(initial=0.02, maximum=0.2))
 SECONDS = 120.0
 
 
+ARGUMENTS = [word for name, value in SETTINGS.items() for word in ("--set", f"scalable_topics.{name}={value}")]
+
+
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    arguments = [word for name, value in SETTINGS.items() for word in ("--set", f"scalable_topics.{name}={value}")]
-    with configured_brokers(tmp_path_factory.mktemp("autoscale"), "sqlite", arguments) as found:
+    with configured_brokers(tmp_path_factory.mktemp("autoscale"), "sqlite", ARGUMENTS) as found:
         yield found
 
 
@@ -101,6 +104,16 @@ async def read(consumer: StreamConsumer, seen: list[Numbered]) -> None:
 
 @pytest.mark.parametrize(("split_step", "merge_step"), STEPS)
 async def test_leader_killed_in_automatic_changes(brokers: Brokers, split_step: str, merge_step: str) -> None:
+    await live(brokers, split_step, merge_step)
+
+
+async def test_leader_killed_in_automatic_changes_on_zookeeper(tmp_path: Path) -> None:
+    """Split and merge are past the point of no return."""
+    with configured_brokers(tmp_path, "zk", ARGUMENTS) as brokers:
+        await live(brokers, "after-seal", "before-commit")
+
+
+async def live(brokers: Brokers, split_step: str, merge_step: str) -> None:
     topic, seen = f"auto-{uuid.uuid4().hex[:8]}", list[Numbered]()
     name = f"topic://public/default/{topic}"
     await asyncio.to_thread(brokers.insist, "PUT", f"{topic}?numInitialSegments=1")
