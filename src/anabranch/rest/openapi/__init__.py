@@ -3,5 +3,6 @@
 | module | what it is |
 |---|---|
 | `document` | the OpenAPI document, made from the routes |
+| `auto_scale_schemas` | JSON schemas of policies, load reports and decisions of auto-scaling |
 | `result_schemas` | JSON schemas of successful answers |
 """
