@@ -52,6 +52,9 @@ from anabranch.runtime.clock import Clock
 
 LOCK_WAIT_MS_MAX = 10_000  # a healthy process holds the writer lock for milliseconds
 SCAN_ROWS = 500
+BULK_READ_ROWS = 1000  # read in about 2 ms: the reader thread holds the interpreter's lock meanwhile
+READ_ROWS_FIRST = 100
+READ_BYTES = 4_000_000  # aimed at for a page, from the sizes in the page before
 BULK_ROWS = 5000
 CAPABILITIES = Capabilities("sqlite", is_durable=True, is_shared=True, has_snapshot_scan=False, ttl_ms_min=500)
 
@@ -165,7 +168,7 @@ class SqliteStore:
                 yield item
 
     async def bulk_scan(self, prefix: str) -> AsyncIterator[list[Item]]:
-        async for page in self._pages(prefix, BULK_ROWS):
+        async for page in self._pages(prefix, BULK_READ_ROWS):
             yield page
 
     async def keys_about(self) -> int:
@@ -208,13 +211,13 @@ class SqliteStore:
         if tree and (found := await self.get(tree)) is not None:
             yield [(tree, found)]
         for low, end in scan_ranges(tree):
-            after = (low, "")
-            while page := await self._read(page_reader(after, end, rows_max)):
+            after, rows = (low, ""), min(rows_max, READ_ROWS_FIRST)
+            while page := await self._read(page_reader(after, end, rows)):
                 items = [(f"{parent}/{name}", found) for parent, name, found in page]
                 yield items if tree else [item for item in items if not is_within(item[0], RESERVED)]
-                if len(page) < rows_max:
+                if len(page) < rows:
                     break
-                after = page[-1][:2]
+                after, rows = page[-1][:2], next_rows(items, rows_max)
 
     async def _read(self, read: Callable[[ReadTables], T]) -> T:
         reading = self._opened().reading
@@ -227,6 +230,12 @@ class SqliteStore:
         if self._write_queue is None:
             raise _not_open()
         return self._write_queue.write(work)
+
+
+def next_rows(page: Sequence[Item], rows_max: int) -> int:
+    """Rows to read after this page, so that large values do not make large pages."""
+    size = sum(len(found.value) for _, found in page)
+    return max(1, min(rows_max, READ_BYTES * len(page) // max(size, 1)))
 
 
 def _not_open() -> StoreUnavailable:
