@@ -26,8 +26,8 @@ _SETTINGS = {
     "4lw.commands.whitelist": "*",
     "clientPortAddress": HOST,
 }
+HEAP = "512m"
 _JVM = (
-    "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Dzookeeper.extendedTypesEnabled=true",
@@ -56,14 +56,14 @@ def version() -> str:
     return jar.stem.removeprefix("zookeeper-")
 
 
-def cluster(folder: Path, size: int = 1, settings: Mapping[str, str] | None = None) -> Cluster:
+def cluster(folder: Path, size: int = 1, settings: Mapping[str, str] | None = None, *, heap: str = HEAP) -> Cluster:
     """Not started yet. One server is standalone, more are an ensemble. `settings` are added to `zoo.cfg`."""
     jars = obtain()
     members = {
         number: f"{HOST}:{free_port()}:{free_port()}" for number in range(1, size + 1)
     }  # for quorum and election
     others = members if size > 1 else {}
-    nodes = [_node(jars, folder / f"zk{number}", number, others, settings or {}) for number in members]
+    nodes = [_node(jars, folder / f"zk{number}", number, others, settings or {}, heap) for number in members]
     return Cluster("zk", nodes, leads=lambda node: _mode(node.port) in ("leader", "standalone"))
 
 
@@ -83,7 +83,7 @@ def _mode(port: int) -> str | None:
     return found[1] if found else None
 
 
-def _node(jars: Path, folder: Path, number: int, members: dict[int, str], more: Mapping[str, str]) -> Node:
+def _node(jars: Path, folder: Path, number: int, members: dict[int, str], more: Mapping[str, str], heap: str) -> Node:
     port = free_port()
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def _node(jars: Path, folder: Path, number: int, members: dict[int, str], more: 
     (folder / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     (folder / "logback.xml").write_text(_LOGBACK)
     logback = f"-Dlogback.configurationFile={folder / 'logback.xml'}"
-    command: list[str | Path] = ["java", *_JVM, logback, "-cp", f"{jars}/*", _MAIN, folder / "zoo.cfg"]
+    command: list[str | Path] = ["java", f"-Xmx{heap}", *_JVM, logback, "-cp", f"{jars}/*", _MAIN, folder / "zoo.cfg"]
     return Node(f"zk{number}", folder, command, port=port, probe=lambda: _mode(port) is not None)
 
 

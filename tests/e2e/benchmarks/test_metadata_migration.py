@@ -18,6 +18,9 @@ GOALS = {
     "migration-publish-p99": "≤ 1.5",
     "migration-publish-gap": "≤ 100",
     "migration-brokers-blocked": "≤ 1",
+    "migration-publish-p99-unlimited": None,
+    "migration-publish-gap-unlimited": None,
+    "migration-brokers-blocked-unlimited": "≤ 1",
 }
 
 
