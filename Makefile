@@ -94,7 +94,8 @@ soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of fram
 	$(PY) -m tests.soak.fuzz_codec --cases $(CASES)
 	$(PY) -m tests.soak.fuzz_loops --cases $(CASES)
 	ANABRANCH_FAULT_ROUNDS=$(FAULT_ROUNDS) $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup tests/integration/metadata/test_faults*.py tests/e2e/broker/test_metadata_backends.py
-	$(PY) -m pytest -q -m "soak or not soak" tests/integration/metadata/test_migration.py tests/e2e/cluster/test_metadata_migration_faults.py
+	$(PY) -m pytest -q -n $(WORKERS) --dist load -m "soak or not soak" tests/integration/metadata/test_migration.py tests/integration/metadata/test_migration_server_faults.py
+	$(PY) -m pytest -q -m "soak or not soak" tests/e2e/cluster/test_metadata_migration_faults.py tests/e2e/cluster/test_metadata_migration_chain.py tests/e2e/cluster/test_secured_metadata_migration.py
 
 soak-memory: $(STAMP)  ## memory of a broker while 1,500 topics come and go, 20 rounds; fails if it grows by more than 3 MB
 	$(PY) -m tests.soak.memory_soak

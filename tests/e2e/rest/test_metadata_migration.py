@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.slow]
 
 ROOT = "/admin/v2/metadata/migration"
 SECRET = "the-secret-word"
+METRICS = "anabranch_metadata_migration_"
 ENDS_S = 60.0
 STATUS = RESULTS["GET", "/metadata/migration/status"]
 
@@ -74,6 +75,22 @@ class Site:
         assert code == 200
         assert complaints(found, STATUS) == []
         assert set(found) <= set(STATUS["properties"]), "a field without a description"
+        return found
+
+    def metrics(self) -> dict[str, float]:
+        """By the end of their names."""
+        headers = {"Authorization": f"Bearer {token_of('root')}"}
+        request = urllib.request.Request(f"{self.broker.http_url}/metrics", headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as response:
+            lines = response.read().decode().splitlines()
+        found = (line.rpartition(" ") for line in lines if line.startswith(METRICS))
+        return {name.partition("{")[0].removeprefix(METRICS): float(value) for name, _, value in found}
+
+    def wait_metrics(self, **wanted: float) -> dict[str, float]:
+        deadline = time.monotonic() + ENDS_S
+        while not wanted.items() <= (found := self.metrics()).items():
+            assert time.monotonic() < deadline, (wanted, found)
+            time.sleep(0.05)
         return found
 
     def ended(self) -> Any:
@@ -170,6 +187,9 @@ def test_targets_that_cannot_be_used(site: Site) -> None:
 
 async def test_one_attempt_after_the_other(site: Site) -> None:
     """Abort, a second attempt, a coordinator that is killed, a retry at once, the way back; over all clients."""
+    assert set(site.wait_metrics(running=0, phase=0, records=0, changed_keys=0, blocked_seconds=0)) == {
+        *("running", "phase", "records", "changed_keys", "blocked_seconds")
+    }
     for number in range(40):
         assert site.call("PUT", f"/admin/v2/persistent/public/default/kept-{number}")[0] == 204
     assert site.start(site.url("second"), rate=1) == (204, "")
@@ -177,12 +197,14 @@ async def test_one_attempt_after_the_other(site: Site) -> None:
     assert (found["phase"], found["subPhase"], found["targetUrl"]) == ("NOT_STARTED", "PRE_COPY", site.url("second"))
     assert found["counts"]["expected"] >= 40
     assert not found["isBlocked"] and found["blockedSinceMs"] is None
+    assert 0 < site.wait_metrics(running=1, phase=0)["records"] < 40
     assert site.start(site.url("third")) == (409, "metadata-migration-running")
     for method, call in (("POST", "verify"), ("POST", "abort")):
         assert site.call(method, f"{ROOT}/{call}")[0] in (200, 204)
     found = site.status()
     assert (found["phase"], found["error"]) == ("FAILED", "aborted by an administrator")
     assert site.call("POST", f"{ROOT}/abort")[0] == 409
+    site.wait_metrics(running=0, phase=4, blocked_seconds=0)
 
     # another target works at once, and so does one that the dead coordinator left half full
     assert site.start(site.url("third"), rate=1)[0] == 204
@@ -199,6 +221,8 @@ async def test_one_attempt_after_the_other(site: Site) -> None:
         assert found["settings"] == {"metadata.url": site.url("third")}
         assert found["pending"] == [] and set(found["participants"].values()) == {"SWITCHED"}
         assert await admin.metadata_migration.status() == site.status()
+        seen = await asyncio.to_thread(lambda: site.wait_metrics(running=0, phase=3, changed_keys=0))
+        assert seen["records"] >= 40 and 0 < seen["blocked_seconds"] == pytest.approx(found["blockedSeconds"])
         compared = await admin.metadata_migration.verify()
         assert complaints(compared, RESULTS["POST", "/metadata/migration/verify"]) == []
         assert (compared["different"], compared["keys"]) == (0, [])
