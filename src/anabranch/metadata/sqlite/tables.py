@@ -10,7 +10,8 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 from anabranch.metadata.interface import (
     ABSENT,
@@ -32,6 +33,7 @@ from anabranch.model.errors import BadRequest
 
 REPORTED_KEYS_MAX = 1000  # a bulk step with more keys is reported as one INVALIDATED of their common tree
 PUT_ALL_MIN = 4
+ROWS_PER_STATEMENT = 100  # six parameters each: below 999, the least that a build of SQLite allows
 _BELOW = "/"
 _PAST_BELOW = "0"  # the character after "/": the range [tree + "/", tree + "0") is everything below a tree
 
@@ -46,6 +48,8 @@ _UPDATE_IF = f"{_UPDATE} AND version=?"
 _UPDATE_PLAIN = (
     "UPDATE node SET version=?, modified_ms=?, value=? WHERE parent=? AND name=? AND version=? AND session IS NULL"
 )
+
+T = TypeVar("T")
 
 KEY_CHARS_CACHED = 256  # longer keys are not cached, so that the memory has a bound
 KEYS_CACHED = 8192
@@ -218,18 +222,14 @@ class WriteTables(ReadTables):
             raise BadRequest(f"version {highest} is above the floor given to raise_versions")
         self._report(last, ChangeKind.CREATED, ChangeKind.MODIFIED)
         version = self._base + len(self._changes)
-        kept = "excluded" if preserve else "node"
-        self._db.executemany(
-            "INSERT INTO node(parent, name, version, created_ms, modified_ms, value) VALUES(?,?,?,?,?,?)"
-            f" ON CONFLICT(parent, name) DO UPDATE SET version=excluded.version, created_ms={kept}.created_ms,"
-            " modified_ms=excluded.modified_ms, session=NULL, value=excluded.value",
-            [
-                (*split(key), given.version, given.created_ms, given.modified_ms, given.value)
-                if preserve
-                else (*split(key), version, now_ms, now_ms, given.value)
-                for key, given in last.items()
-            ],
-        )
+        rows = [
+            (*split(key), given.version, given.created_ms, given.modified_ms, given.value)
+            if preserve
+            else (*split(key), version, now_ms, now_ms, given.value)
+            for key, given in last.items()
+        ]
+        for some in cut(rows):
+            self._db.execute(_write_over(len(some), preserve), list(chain.from_iterable(some)))
 
     def delete_all(self, keys: Iterable[str]) -> None:
         distinct = dict.fromkeys(keys)
@@ -277,8 +277,39 @@ class WriteTables(ReadTables):
         if len(listed) > REPORTED_KEYS_MAX:
             self._changes.append(encode_change(ChangeKind.INVALIDATED, common_tree(listed)))
             return
-        kinds = ((key, absent if self._version(*split(key)) is None else present) for key in listed)
+        known = set()
+        for some in cut(listed):
+            found = self._db.execute(_present(len(some)), list(chain.from_iterable(map(split, some))))
+            known.update(found.fetchall())
+        kinds = ((key, present if split(key) in known else absent) for key in listed)
         self._changes += [encode_change(kind, key) for key, kind in kinds if kind is not None]
+
+
+def cut(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Parts for one statement each. The interpreter's lock is taken again after every row of `executemany`, which takes
+    milliseconds while the event loop is busy, but once only for a statement of many rows."""
+    for start in range(0, len(items), ROWS_PER_STATEMENT):
+        yield items[start : start + ROWS_PER_STATEMENT]
+
+
+@lru_cache(2 * ROWS_PER_STATEMENT)
+def _write_over(rows: int, preserve: bool) -> str:
+    kept = "excluded" if preserve else "node"
+    return (
+        "INSERT INTO node(parent, name, version, created_ms, modified_ms, value)"
+        f" VALUES{','.join(['(?,?,?,?,?,?)'] * rows)} ON CONFLICT(parent, name) DO UPDATE SET"
+        f" version=excluded.version, created_ms={kept}.created_ms,"
+        " modified_ms=excluded.modified_ms, session=NULL, value=excluded.value"
+    )
+
+
+@lru_cache(ROWS_PER_STATEMENT)
+def _present(rows: int) -> str:
+    """A join, because `IN` over pairs does not use the index."""
+    return (
+        f"SELECT node.parent, node.name FROM (VALUES {','.join(['(?,?)'] * rows)}) AS wanted CROSS JOIN node"
+        " ON node.parent = wanted.column1 AND node.name = wanted.column2"
+    )
 
 
 def common_tree(keys: Sequence[str]) -> str:
