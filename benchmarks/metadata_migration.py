@@ -28,6 +28,8 @@ from pathlib import Path
 import pulsar
 
 from anabranch.metadata.interface import ANY, MetadataStore, Versioned
+from anabranch.metadata.migration.copy import pages_of
+from anabranch.metadata.migration.pacing import UNLIMITED_RECORDS
 from anabranch.metadata.open import bare_store
 from anabranch.runtime.clock import SystemClock
 from benchmarks.stores.etcd import DURABLE as ETCD_DURABLE
@@ -84,7 +86,7 @@ async def floor_seconds(source_url: str, target_url: str) -> float:
     async with bare_store(source_url, clock) as source, bare_store(target_url, clock) as target:
         await target.raise_versions(1 << 40)
         began = time.monotonic()
-        async for page in source.bulk_scan("/"):
+        async for page in pages_of(source.bulk_scan("/"), UNLIMITED_RECORDS):  # the sizes that the copy writes
             await target.bulk_write([item for item in page if not item[1].ephemeral], preserve=True)
         return time.monotonic() - began
 
