@@ -19,6 +19,7 @@ from anabranch.metadata.interface import (
     SessionEvent,
     StoreUnavailable,
     VersionMismatch,
+    Watch,
 )
 from anabranch.metadata.migration.coordinator_state import (
     Began,
@@ -59,6 +60,7 @@ from anabranch.metadata.migration.record import (
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.logs import get_logger
+from anabranch.runtime.tasks import TaskOwner
 
 log = get_logger(__name__)
 
@@ -162,6 +164,8 @@ class Coordinator:
     async def run(self) -> str:
         """Returns the error; empty after COMPLETED."""
         unlisten = self.leases.listen(self.stop)
+        following = TaskOwner("migration record")
+        following.spawn(self._follow_record(self._source.watch(MIGRATION)), "watch")
         self._changed = ChangedKeys(self._source.watch("/"))
         self._copy = TreeCopy(self._source, self._target, self._changed, self._pace, self._check_held)
         try:
@@ -177,7 +181,23 @@ class Coordinator:
                     effects = self._machine.handle(await self._wait_participants())
         finally:
             unlisten()
+            await following.close()
             await self._changed.close()
+
+    async def _follow_record(self, watch: Watch) -> None:
+        """Another process ends the attempt by writing FAILED. Without this the coordinator would learn it when it saves
+        its next phase, which a slow copy reaches after minutes, and its leases would keep off the next attempt."""
+        try:
+            async for _ in watch:
+                try:
+                    found = await self._source.get(MIGRATION)
+                except StoreUnavailable:
+                    continue  # the next change, or the next save
+                record = None if found is None else MigrationRecord.from_bytes(found.value)
+                if record is None or record.run != self.record.run or record.phase is Phase.FAILED:
+                    self.stop("the record was deleted" if record is None else record.error or "another attempt")
+        finally:
+            watch.close()
 
     def _check_held(self) -> None:
         self.leases.check(self._clock.monotonic())

@@ -6,7 +6,16 @@ import asyncio
 from dataclasses import asdict, replace
 from typing import Any
 
-from anabranch.metadata.interface import ABSENT, ANY, ChangeKind, MetadataStore, OutcomeUnknown, VersionMismatch
+from anabranch.metadata.interface import (
+    ABSENT,
+    ANY,
+    ChangeKind,
+    MetadataStore,
+    OutcomeUnknown,
+    Session,
+    Version,
+    VersionMismatch,
+)
 from anabranch.metadata.migration.coordinator import Coordinator, Leases
 from anabranch.metadata.migration.copy import compare_trees, purge
 from anabranch.metadata.migration.pacing import Pace
@@ -37,6 +46,10 @@ log = get_logger(__name__)
 
 OPEN_S = 10.0
 LEASE_MS = 5_000
+CLAIM_S = 7.0
+"""Longer than the lease of a coordinator that has ended."""
+
+CLAIM_POLL_S = 0.05
 PROGRESS_S = 1.0
 ABORT_S = 10.0
 ABORT_POLL_S = 0.05
@@ -182,18 +195,13 @@ class MetadataMigration:
     ) -> Coordinator:
         """Nothing is deleted in the target before it is known that no other attempt writes there."""
         run = f"{self._name}-{int(self._chance.random() * 2**48):012x}"
-        try:
-            held = await source.put(COORDINATOR, run.encode(), expected=ABSENT, session=leases.source)
-        except VersionMismatch as error:
-            raise MigrationRunning("another broker has just started a migration") from error
+        held = await self._claim(source, COORDINATOR, run, leases.source, "another broker has just started a migration")
         await target.sync()
         mine = await target.get(COORDINATOR)
         if mine is not None and mine.value == run.encode():
             raise BadTarget("the target is the store in use")
-        try:
-            await target.put(TARGET_LEASE, run.encode(), expected=ABSENT, session=leases.target)
-        except VersionMismatch as error:
-            raise MigrationRunning("another migration is writing to the target, or has just ended") from error
+        refusal = "another migration is writing to the target, or has just ended"
+        await self._claim(target, TARGET_LEASE, run, leases.target, refusal)
         if await is_empty(target):
             left = await target.get(MOVED)  # by an attempt that ended while it emptied the target
             leases = replace(leases, former=None if left is None else left.value)
@@ -219,6 +227,19 @@ class MetadataMigration:
         await _check_apart(source, target, tag)
         version = await source.put(MIGRATION, record.to_bytes(), expected=ABSENT if found is None else found.version)
         return Coordinator(source, target, record, version, leases, Pace(self._clock, rate), self._clock)
+
+    async def _claim(self, store: MetadataStore, key: str, run: str, session: Session, refusal: str) -> Version:
+        """Take a lease. That of an attempt that has just ended goes in a moment, or with the session of a dead
+        coordinator, so it is waited for."""
+        until = self._clock.monotonic() + CLAIM_S
+        while True:
+            try:
+                return await store.put(key, run.encode(), expected=ABSENT, session=session)
+            except VersionMismatch as error:
+                if self._clock.monotonic() >= until:
+                    raise MigrationRunning(refusal) from error
+            self._check_startable(await read_record(self._store.real))
+            await self._clock.sleep(CLAIM_POLL_S)
 
     async def _emptied(self, target: MetadataStore, leases: Leases, is_allowed: bool) -> Leases:
         """Only what a migration has left may be deleted, never the data of a cluster in use."""

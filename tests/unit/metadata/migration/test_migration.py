@@ -176,3 +176,67 @@ def test_a_record_with_the_fields_of_pip_454_only_is_read() -> None:
     record = MigrationRecord.from_bytes(b'{"phase":"COMPLETED","targetUrl":"oxia://h:1/ns"}')
     assert record.has_moved and record.target_url == "oxia://h:1/ns"
     assert MigrationRecord.from_bytes(record.to_bytes()) == record
+
+
+def test_after_an_abort_by_another_broker_the_next_attempt_starts_at_once() -> None:
+    """The coordinator of the aborted one would go on copying for minutes; its leases must not stand in the way."""
+
+    async def story() -> None:
+        cluster = Cluster()
+        async with cluster.process("p1") as (store, mover), cluster.process("p2") as (_, peer):
+            for number in range(2_000):
+                await store.put(f"/tree/{number}", b"v", expected=ABSENT)
+            for target, is_purged in (("memory:c", False), ("memory:b", True)):
+                await mover.start("memory:b", rate=10, purge_target=True)
+                await asyncio.sleep(1)
+                await peer.abort()
+                began = cluster.clock.monotonic()
+                await peer.start(target, purge_target=is_purged, rate=0)
+                assert cluster.clock.monotonic() - began < 2
+                status = await ended(peer)
+                assert (status["phase"], status["error"]) == ("COMPLETED", None)
+                assert len(await cluster.tree(target)) == 2_000
+                await ended(mover)
+                await mover.start("memory:a", purge_target=True, rate=0)
+                assert (await ended(mover))["phase"] == "COMPLETED"
+                await ended(peer)
+
+    run_simulated(story())
+
+
+def test_after_the_refusal_of_a_participant_the_next_attempt_starts_at_once() -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        async with cluster.process("p1") as (store, mover), cluster.process("p2") as (other, peer):
+            await store.put("/x", b"", expected=ABSENT)
+            async with other.gate.permit():  # an operation that does not end
+                await mover.start("memory:b")
+                assert (await ended(peer))["phase"] == "FAILED"
+            began = cluster.clock.monotonic()
+            await peer.start("memory:c")
+            assert cluster.clock.monotonic() - began < 2
+            assert (await ended(peer))["phase"] == "COMPLETED"
+
+    run_simulated(story())
+
+
+@pytest.mark.parametrize("target", ["memory:b", "memory:c"])
+def test_after_the_death_of_a_coordinator_the_next_attempt_starts_as_soon_as_it_has_failed(target: str) -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        async with cluster.process("p2") as (_, peer):
+            async with cluster.process("p1") as (store, mover):
+                for number in range(2_000):
+                    await store.put(f"/tree/{number}", b"v", expected=ABSENT)
+                await mover.start("memory:b", rate=500)
+                await asyncio.sleep(1)
+                for process, _, real in cluster.stores:
+                    if process == "p1":
+                        real.crash()
+                assert (await ended(peer))["phase"] == "FAILED"
+                await peer.start(target, purge_target=True, rate=0)
+                status = await ended(peer)
+                assert (status["phase"], status["attempt"]) == ("COMPLETED", 2)
+            assert len(await cluster.tree(target)) == 2_000
+
+    run_simulated(story())
