@@ -13,6 +13,15 @@ from anabranch.controller.records.topic_record import FinishedOperation, Outcome
 from anabranch.model.names import TopicName
 from anabranch.model.replacement import OperationKind
 
+_ENDED = {
+    (OperationKind.SPLIT, Outcome.COMMITTED): "segment split",
+    (OperationKind.MERGE, Outcome.COMMITTED): "segments merged",
+    (OperationKind.MIGRATION, Outcome.COMMITTED): "regular topic migrated to a scalable one",
+    (OperationKind.SPLIT, Outcome.ABORTED): "split aborted, the layout is unchanged",
+    (OperationKind.MERGE, Outcome.ABORTED): "merge aborted, the layout is unchanged",
+    (OperationKind.MIGRATION, Outcome.ABORTED): "migration aborted, the topic is unchanged",
+}
+
 
 @dataclass(slots=True)
 class Totals:
@@ -39,6 +48,23 @@ class EndedOperation:
     children: tuple[int, ...]  # created by it
     took_ms: int
     reason: str  # why it was started, or why it was aborted
+
+    @property
+    def event(self) -> str:
+        """For the log."""
+        return _ENDED[self.kind, self.outcome]
+
+    @property
+    def fields(self) -> dict[str, str | int]:
+        """Of the log line."""
+        return {
+            "segments": ",".join(map(str, self.parents)),
+            "children": ",".join(map(str, self.children)),
+            "epoch": self.epoch,
+            "ms": self.took_ms,
+            "operation": self.operation_id,
+            "reason": self.reason or "requested",
+        }
 
 
 @dataclass(slots=True)

@@ -26,12 +26,12 @@ from anabranch.controller.interface import (
 from anabranch.controller.layout_watches import LayoutWatches, TopicActivation, Watcher, check_watchable
 from anabranch.controller.migration import Migrations
 from anabranch.controller.namespace_rules import Rules
-from anabranch.controller.operation_metrics import EndedOperation, OperationCounts, Totals
+from anabranch.controller.operation_metrics import OperationCounts, Totals
 from anabranch.controller.placement import Place
 from anabranch.controller.record_store import RecordStore
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.subscription_registry import SegmentPosition, SubscriptionKind
-from anabranch.controller.records.topic_record import Outcome, TopicRecord
+from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.regular_topics import TopicNotMigrated
 from anabranch.controller.segment_host import SegmentHost, SegmentStats, Start
 from anabranch.controller.settings import ScalableTopicsSettings
@@ -47,7 +47,6 @@ from anabranch.model.autoscale.policy import AutoScalePolicy, BadPolicy
 from anabranch.model.errors import BadRequest, Busy, Error, NotAllowed, NotReady
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name
-from anabranch.model.replacement import OperationKind
 from anabranch.model.routing import Routing
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
@@ -59,14 +58,6 @@ T = TypeVar("T")
 
 COUNTED_MAX = 1_000
 """Topics that are led no longer and still have a state in the counters, besides as many as are led."""
-_ENDED = {
-    (OperationKind.SPLIT, Outcome.COMMITTED): "segment split",
-    (OperationKind.MERGE, Outcome.COMMITTED): "segments merged",
-    (OperationKind.MIGRATION, Outcome.COMMITTED): "regular topic migrated to a scalable one",
-    (OperationKind.SPLIT, Outcome.ABORTED): "split aborted, the layout is unchanged",
-    (OperationKind.MERGE, Outcome.ABORTED): "merge aborted, the layout is unchanged",
-    (OperationKind.MIGRATION, Outcome.ABORTED): "migration aborted, the topic is unchanged",
-}
 
 
 class ScalableTopicService:
@@ -158,7 +149,7 @@ class ScalableTopicService:
         """A plan or layout of a topic that is led here; None: the topic was deleted."""
         ended = self.counts.on_record(topic, record)
         if ended is not None:
-            _log_ended(topic, ended)
+            log.info(ended.event, extra={"topic": str(topic), **ended.fields})
         elif record is None:
             log.info("scalable topic deleted", extra={"topic": str(topic)})
         if len(self.counts) > COUNTED_MAX + 2 * len(self.controllers):
@@ -488,18 +479,3 @@ class ScalableTopicService:
         if subscription is None:
             raise NotLeading(f"subscription {request.subscription} is being changed")
         return controller.groups.of(subscription)
-
-
-def _log_ended(topic: TopicName, ended: EndedOperation) -> None:
-    log.info(
-        _ENDED[ended.kind, ended.outcome],
-        extra={
-            "topic": str(topic),
-            "segments": ",".join(map(str, ended.parents)),
-            "children": ",".join(map(str, ended.children)),
-            "epoch": ended.epoch,
-            "ms": ended.took_ms,
-            "operation": ended.operation_id,
-            "reason": ended.reason or "requested",
-        },
-    )
