@@ -39,7 +39,7 @@ explore: $(STAMP)  ## property tests with new examples for MINUTES=10; `make tes
 simulate: $(STAMP)  ## scalable topics under seeded faults, SEEDS=10000 of them; a failure prints its seed and a trace
 	ANABRANCH_SEEDS=$(SEEDS) $(PY) -m pytest -q -n $(WORKERS) tests/simulation/test_controller_*.py
 
-services: $(STAMP)  ## the real ZooKeeper, etcd, Oxia, pulsar-admin, Go and Java clients and Chromium for tests: got and built once, tried, listed
+services: $(STAMP)  ## the real ZooKeeper, etcd, Oxia, bookies, pulsar-admin, Go and Java clients and Chromium for tests: got and built once, tried, listed
 	@$(PY) -m scripts.services
 
 lint: $(STAMP)  ## ruff and strict mypy

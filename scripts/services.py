@@ -18,6 +18,7 @@ from tests.services import (
     KINDS,
     ServerFailed,
     Unavailable,
+    bookkeeper,
     chromium,
     kafka,
     pulsar_admin,
@@ -31,7 +32,7 @@ from tests.services import (
 )
 from tests.services.available import REQUIRE, is_required
 
-SERVERS: dict[str, ModuleType] = {**KINDS, "pulsar": pulsar_broker}
+SERVERS: dict[str, ModuleType] = {**KINDS, "bookkeeper": bookkeeper, "pulsar": pulsar_broker}
 TOOLS: dict[str, ModuleType] = {
     "pulsar-admin": pulsar_admin,
     "pulsar-go": pulsar_go,

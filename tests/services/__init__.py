@@ -12,6 +12,7 @@ methods block (a start takes a second): from a coroutine call them with `asyncio
 | `process` | one server process: start, ready, stop, kill -9, pause; and clusters of them |
 | `jvm` | a Java program that answers requests line by line |
 | `zookeeper`, `etcd`, `oxia`, `pulsar_broker` | installation, settings and readiness of that server |
+| `bookkeeper` | bookies on a ZooKeeper of their own, and BookKeeper's Java client |
 | `secured` | ZooKeeper, etcd and Oxia that demand TLS, client certificates and credentials |
 | `pulsar_admin`, `pulsar_v4`, `pulsar_v5`, `pulsar_java`, `pulsar_go` | Pulsar's own tool and clients |
 | `kafka`, `spark_kafka` | peers for benchmarks, installed only when a benchmark needs them |

@@ -17,21 +17,27 @@ from tests.services import cache
 FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
-def obtain(name: str, build: Path, program: str) -> Path:
-    """The directory of the compiled program; a file beside its classes has the path of the jars."""
-    if shutil.which("java") is None or shutil.which("javac") is None:
+def jars(name: str, build: Path) -> Path:
+    """The directory of what `pom.xml` asks for."""
+    if shutil.which("java") is None:
         raise cache.Unavailable("java is not installed")
-    pom, source = build / "pom.xml", build / f"{program}.java"
 
     def copy_jars(into: Path) -> None:
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={into}"]
-        cache.run(["mvn", "-q", "-B", "-f", pom, *goal], within_s=280)
+        cache.run(["mvn", "-q", "-B", "-f", build / "pom.xml", *goal], within_s=280)
 
-    jars = cache.once(name, pom, copy_jars, within_s=300)
+    return cache.once(name, build / "pom.xml", copy_jars, within_s=300)
+
+
+def obtain(name: str, build: Path, program: str) -> Path:
+    """The directory of the compiled program; a file beside its classes has the path of the jars."""
+    if shutil.which("javac") is None:
+        raise cache.Unavailable("no Java compiler is installed")
+    libraries, source = jars(name, build), build / f"{program}.java"
 
     def compile_program(into: Path) -> None:
-        cache.run(["javac", "-cp", f"{jars}/*", "-d", into, source], within_s=110)
-        (into / "classpath").write_text(f"{into.parent / jars.name}/*")
+        cache.run(["javac", "-cp", f"{libraries}/*", "-d", into, source], within_s=110)
+        (into / "classpath").write_text(f"{into.parent / libraries.name}/*")
 
     return cache.once(f"{name}-driver", source, compile_program, within_s=120)
 

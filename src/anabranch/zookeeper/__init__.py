@@ -1,6 +1,6 @@
 """Asyncio client of ZooKeeper: sessions, pipelined requests, multi-reads, persistent recursive watches.
 
-Used by the metadata store on ZooKeeper and meant for BookKeeper storage too, so it knows neither: it imports only
+Used by the metadata store on ZooKeeper and by BookKeeper storage, so it knows neither: it imports only
 `model` and `runtime`, and has its own errors (`errors.py`), which each user translates once.
 
 | module | what it is |

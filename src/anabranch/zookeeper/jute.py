@@ -103,6 +103,7 @@ class Request(NamedTuple):
 
 
 _INT = struct.Struct(">i")
+_EPHEMERAL_SEQUENTIAL = 3
 _TWO_INTS = struct.Struct(">ii")
 _STAT = struct.Struct(">qqqqiiiqiiq")
 _HEADER = struct.Struct(">iqi")
@@ -180,6 +181,11 @@ def read_body(path: str) -> bytes:
 
 def create(path: str, data: bytes, *, ephemeral: bool, acl: bytes = OPEN_ACL) -> Request:
     return Request(Op.CREATE2, create_body(path, data, ephemeral=ephemeral, acl=acl), False)
+
+
+def create_sequential(path: str, data: bytes, *, acl: bytes = OPEN_ACL) -> Request:
+    """An ephemeral node whose name ends with a number of the server's: see `created_path_of`."""
+    return Request(Op.CREATE2, _path_and_data(path, data) + acl + _INT.pack(_EPHEMERAL_SEQUENTIAL), False)
 
 
 def create_intermediate(path: str, acl: bytes = OPEN_ACL) -> Request:
@@ -330,6 +336,14 @@ def created_of(raw: bytes) -> Stat:
     try:
         _, at = _text(raw, 0)
         return _stat(raw, at)[0]
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedAnswer(f"not a created node: {raw[:60]!r}") from error
+
+
+def created_path_of(raw: bytes) -> str:
+    """Answer of create2: the path, which the server has chosen for a sequential node."""
+    try:
+        return _text(raw, 0)[0]
     except (struct.error, UnicodeDecodeError) as error:
         raise MalformedAnswer(f"not a created node: {raw[:60]!r}") from error
 
