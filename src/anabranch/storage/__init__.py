@@ -17,5 +17,5 @@ that it needs of others: `record_store` for metadata, and the disk and clock of 
 | `log/` | commit log: group commit, write-behind, checkpoints, fencing, recovery |
 | `topic/` | topic logs: append, read, retention, compacted view, deletion |
 | `cursor/` | cursors: acknowledgements, and their state log |
-| `bookkeeper/` | ledgers on Apache BookKeeper: protocol and state machines, not wired yet |
+| `bookkeeper/` | ledgers on Apache BookKeeper: `BookKeeperLedgerStore`, and the client below it |
 """

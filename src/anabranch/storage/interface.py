@@ -161,6 +161,15 @@ class IgnoringListener:
     def on_room(self) -> None: ...
 
 
+class LedgerAllocator(Protocol):
+    async def allocate(self, above: int = 0) -> int:
+        """Id of a new ledger, greater than `above`: ids only grow within a topic.
+
+        Where brokers share the storage, the ledger exists when this returns. So the order is: allocate, announce the id
+        in the topic record, append. A ledger that is announced can then always be sealed by the next owner.
+        """
+
+
 class LedgerStore(Protocol):
     """All ledgers that one broker can reach on its volume."""
 
@@ -168,12 +177,13 @@ class LedgerStore(Protocol):
         """Send events to this listener from now on; without one, groups are confirmed and events are dropped."""
 
     def create(self, ledger_id: int) -> LedgerWriter:
-        """A new, empty ledger; no I/O until its first append."""
+        """The writer of a new ledger, whose id this process has allocated; no I/O until its first append."""
 
     async def summarize(self, ledger_id: int) -> LedgerSummary:
         """Totals of a ledger that is no longer written, found by reading its tail only. A torn end does not count.
 
-        A ledger without a file is empty; that is no error.
+        Where brokers share the storage, this seals the ledger first, so that its former owner can write no more. A
+        ledger that does not exist is empty; that is no error.
         """
 
     def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[StoredEntry] | None:

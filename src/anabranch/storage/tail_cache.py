@@ -12,14 +12,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
-
-from anabranch.storage.log.open_ledger import OpenLedger
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 ENTRY_OVERHEAD_BYTES = 250
 """Memory of one cached entry besides its payload."""
 DROPPED_MAX = 1_000
 """Chunks of dropped ledgers in the queue before it is rebuilt without them."""
+
+
+class CachedLedger(Protocol):
+    """A ledger with recent entries in memory."""
+
+    ledger_id: int
+    durable_entry_id: int
+    cached_chunks: int
+    cached_bytes: int
+
+    @property
+    def written_entry_id(self) -> int:
+        """Entries up to this one can be read elsewhere."""
+
+    def evict(self, upto: int) -> None: ...
+
+
+_Ledger = TypeVar("_Ledger", bound=CachedLedger)
 
 
 class _Chunk(NamedTuple):
@@ -28,11 +44,11 @@ class _Chunk(NamedTuple):
     cost: int
 
 
-class TailCache:
-    def __init__(self, bytes_max: int, on_evicted: Callable[[OpenLedger], None]) -> None:
+class TailCache(Generic[_Ledger]):
+    def __init__(self, bytes_max: int, on_evicted: Callable[[_Ledger], None]) -> None:
         self._bytes_max = bytes_max
         self._on_evicted = on_evicted
-        self._ledgers: dict[int, OpenLedger] = {}  # with entries in the cache
+        self._ledgers: dict[int, _Ledger] = {}  # with entries in the cache
         self._chunks: deque[_Chunk] = deque()
         self._aside: dict[int, deque[_Chunk]] = {}  # ledger -> chunks whose turn came before they were written
         self._ready: deque[_Chunk] = deque()  # written since they were set aside; older than anything in `_chunks`
@@ -43,7 +59,7 @@ class TailCache:
         """Chunks in the queues."""
         return len(self._chunks) + len(self._ready)
 
-    def add(self, ledger: OpenLedger, last: int, entries: int, size: int) -> None:
+    def add(self, ledger: _Ledger, last: int, entries: int, size: int) -> None:
         cost = size + entries * ENTRY_OVERHEAD_BYTES
         self._ledgers[ledger.ledger_id] = ledger
         ledger.cached_chunks += 1
@@ -51,7 +67,7 @@ class TailCache:
         self._chunks.append(_Chunk(ledger.ledger_id, last, cost))
         self.bytes += cost
 
-    def written(self, ledger: OpenLedger) -> None:
+    def written(self, ledger: _Ledger) -> None:
         """More of this ledger is in its file now: chunks set aside for it may be evicted next."""
         aside = self._aside.get(ledger.ledger_id)
         if aside is None:
@@ -72,7 +88,7 @@ class TailCache:
             else:
                 self._evict(ledger, chunk)
 
-    def _evict(self, ledger: OpenLedger, chunk: _Chunk) -> None:
+    def _evict(self, ledger: _Ledger, chunk: _Chunk) -> None:
         self.bytes -= chunk.cost
         ledger.cached_chunks -= 1
         ledger.cached_bytes -= chunk.cost
@@ -81,7 +97,7 @@ class TailCache:
         ledger.evict(chunk.last)
         self._on_evicted(ledger)
 
-    def drop(self, ledger: OpenLedger) -> None:
+    def drop(self, ledger: _Ledger) -> None:
         """Evict all entries of a ledger that is deleted, or that is complete in its file and not written any more."""
         if self._ledgers.pop(ledger.ledger_id, None) is None:
             return

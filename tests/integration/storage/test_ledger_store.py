@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,48 +16,11 @@ from anabranch.runtime.disk import File, RealDisk
 from anabranch.storage.interface import (
     IgnoringListener,
     LedgerNotFound,
-    LedgerWriter,
-    Payload,
-    StorageError,
-    StoredEntry,
 )
 from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.volume import VolumeBusy
-
-
-def publish_time_of(payload: Payload) -> int:
-    return int(bytes(payload[:8]))
-
-
-def payload_of(number: int, size: int = 100) -> bytes:
-    return f"{number:08d}".encode().ljust(size, bytes([number % 251]))
-
-
-class Sink:
-    def __init__(self) -> None:
-        self.durable: list[tuple[int, int]] = []
-        self.failed: list[tuple[int, int, StorageError]] = []
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-
-    def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
-        self.durable += [entry.position for entry in entries]
-        self._wake()
-
-    def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
-        self.failed.append((*entry.position, error))
-        self._wake()
-
-    def _wake(self) -> None:
-        for count, waiter in self._waiting:
-            if len(self.durable) + len(self.failed) >= count and not waiter.done():
-                waiter.set_result(None)
-
-    async def wait(self, count: int) -> None:
-        if len(self.durable) + len(self.failed) < count:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiting.append((count, waiter))
-            await asyncio.wait_for(waiter, 30)
+from tests.support.traffic.ledger_calls import Sink, expected, fill, publish_time_of, read_all
 
 
 @asynccontextmanager
@@ -69,26 +32,6 @@ async def open_store(directory: Path, **changes: Any) -> AsyncIterator[EmbeddedL
             yield store
     finally:
         await blocking.close()
-
-
-async def fill(writer: LedgerWriter, sink: Sink, count: int, size: int = 100) -> None:
-    start = writer.next_entry_id
-    for number in range(start, start + count):
-        writer.append(payload_of(number, size), 1 + number % 3, sink, None)
-    await sink.wait(start + count)
-
-
-async def read_all(store: EmbeddedLedgerStore, ledger_id: int, entries: int) -> list[tuple[int, int, bytes]]:
-    found: list[tuple[int, int, bytes]] = []
-    while len(found) < entries:
-        part = await store.read(ledger_id, len(found), entries, 1000, 1 << 20)
-        assert part
-        found += [(entry.position.entry, entry.messages, bytes(entry.payload)) for entry in part]
-    return found
-
-
-def expected(count: int, size: int = 100) -> list[tuple[int, int, bytes]]:
-    return [(number, 1 + number % 3, payload_of(number, size)) for number in range(count)]
 
 
 async def test_appends_are_confirmed_in_order_and_read_back(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def ledger(ledger_id: int) -> OpenLedger:
     return OpenLedger(ledger_id, AppendGate(), lambda batch: None, SparseIndex(1 << 20, 1 << 10), lambda payload: 0)
 
 
-def land(cache: TailCache, into: OpenLedger) -> None:
+def land(cache: TailCache[OpenLedger], into: OpenLedger) -> None:
     """One durable entry of the ledger; it costs `COST`."""
     entry = into.append(b"x", 1, NullSink(), None)
     batch = into._batch
@@ -32,14 +32,14 @@ def land(cache: TailCache, into: OpenLedger) -> None:
     into.on_durable(batch)
 
 
-def write(cache: TailCache, of: OpenLedger, upto: int) -> None:
+def write(cache: TailCache[OpenLedger], of: OpenLedger, upto: int) -> None:
     of.written_entry_id = upto
     cache.written(of)
 
 
 def test_oldest_entries_of_all_ledgers_are_evicted_first() -> None:
     gone: list[int] = []
-    cache = TailCache(2 * COST, lambda evicted: gone.append(evicted.ledger_id))
+    cache: TailCache[OpenLedger] = TailCache(2 * COST, lambda evicted: gone.append(evicted.ledger_id))
     one, two = ledger(1), ledger(2)
     for each in (one, two, one):
         land(cache, each)
@@ -49,7 +49,7 @@ def test_oldest_entries_of_all_ledgers_are_evicted_first() -> None:
 
 
 def test_unwritten_entries_stay_and_do_not_block_others() -> None:
-    cache = TailCache(2 * COST, lambda evicted: None)
+    cache: TailCache[OpenLedger] = TailCache(2 * COST, lambda evicted: None)
     slow, fast = ledger(1), ledger(2)
     land(cache, slow)
     for _ in range(10):
@@ -62,7 +62,7 @@ def test_unwritten_entries_stay_and_do_not_block_others() -> None:
 
 
 def test_set_aside_entries_are_evicted_next_once_written() -> None:
-    cache = TailCache(COST, lambda evicted: None)
+    cache: TailCache[OpenLedger] = TailCache(COST, lambda evicted: None)
     slow, fast = ledger(1), ledger(2)
     land(cache, slow)
     land(cache, slow)
@@ -80,7 +80,7 @@ def test_set_aside_entries_are_evicted_next_once_written() -> None:
 
 
 def test_entries_of_one_ledger_are_evicted_in_order() -> None:
-    cache = TailCache(3 * COST, lambda evicted: None)
+    cache: TailCache[OpenLedger] = TailCache(3 * COST, lambda evicted: None)
     slow, fast = ledger(1), ledger(2)
     for _ in range(6):
         land(cache, slow)
@@ -96,7 +96,7 @@ def test_entries_of_one_ledger_are_evicted_in_order() -> None:
 
 
 def test_dropped_ledger_frees_its_bytes_and_entries_at_once() -> None:
-    cache = TailCache(10 * COST, lambda evicted: None)
+    cache: TailCache[OpenLedger] = TailCache(10 * COST, lambda evicted: None)
     doomed, other = ledger(1), ledger(2)
     for each in (doomed, other, doomed):
         land(cache, each)
@@ -108,7 +108,7 @@ def test_dropped_ledger_frees_its_bytes_and_entries_at_once() -> None:
 
 
 def test_ledger_with_entries_set_aside_can_be_dropped() -> None:
-    cache = TailCache(0, lambda evicted: None)
+    cache: TailCache[OpenLedger] = TailCache(0, lambda evicted: None)
     doomed = ledger(1)
     for _ in range(3):
         land(cache, doomed)
@@ -120,7 +120,7 @@ def test_ledger_with_entries_set_aside_can_be_dropped() -> None:
 
 
 def test_chunks_of_dropped_ledgers_do_not_delay_eviction_of_others() -> None:
-    cache = TailCache(COST, lambda evicted: None)
+    cache: TailCache[OpenLedger] = TailCache(COST, lambda evicted: None)
     doomed, other = ledger(1), ledger(2)
     for each in (doomed, other, other):
         land(cache, each)
@@ -131,7 +131,7 @@ def test_chunks_of_dropped_ledgers_do_not_delay_eviction_of_others() -> None:
 
 
 def test_queue_stays_short_while_ledgers_come_and_go() -> None:
-    cache = TailCache(1_000_000 * COST, lambda evicted: None)
+    cache: TailCache[OpenLedger] = TailCache(1_000_000 * COST, lambda evicted: None)
     kept = ledger(0)
     land(cache, kept)
     for number in range(1, 10 * DROPPED_MAX):

@@ -9,8 +9,7 @@ from anabranch.broker.catalog.policies import Retention
 from anabranch.model.errors import NotFound
 from anabranch.model.names import TopicName, parse_namespace
 from anabranch.runtime.clock import Clock
-from anabranch.storage.interface import LedgerStore
-from anabranch.storage.ledger.ledger_ids import LedgerIds
+from anabranch.storage.interface import LedgerAllocator, LedgerStore
 from anabranch.storage.record_store import RecordStore
 from anabranch.storage.topic.tombstone import TopicPresence, clear_tombstone, peek_topic, write_tombstone
 from anabranch.storage.topic.topic_log import TopicLog, TopicLogSettings
@@ -24,7 +23,7 @@ class NodeSegmentLogs:
         *,
         ledgers: LedgerStore,
         records: RecordStore,
-        ids: LedgerIds,
+        ids: LedgerAllocator,
         clock: Clock,
         settings: TopicLogSettings,
         retention: Retention,

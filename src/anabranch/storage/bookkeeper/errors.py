@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.storage.interface import StorageError
+from anabranch.storage.interface import Fenced, StorageError
 
 
 class MalformedPacket(StorageError):
@@ -28,3 +28,29 @@ class EntryTooLarge(StorageError):
     """The entry is larger than the largest frame that a bookie accepts. A bookie would close the connection."""
 
     code = "bookkeeper-entry-too-large"
+
+
+class BookieUnreachable(StorageError):
+    """One bookie did not answer. Others may have the entry."""
+
+    code = "bookie-unreachable"
+    retryable = True
+
+    def __init__(self, bookie: str, reason: str) -> None:
+        super().__init__(f"bookie {bookie}: {reason}")
+        self.bookie = bookie
+
+
+class LedgerFenced(Fenced):
+    """Another process has closed the ledger, or recovers it: a new owner of the topic, or BookKeeper's autorecovery.
+    The topic record says which of them; its owner continues in a new ledger."""
+
+    code = "bookkeeper-ledger-fenced"
+    retryable = True
+
+
+class LedgerNodesUnavailable(StorageError):
+    """BookKeeper's metadata store does not answer, or did not say whether it applied a write."""
+
+    code = "bookkeeper-metadata-unavailable"
+    retryable = True

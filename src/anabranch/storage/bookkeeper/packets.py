@@ -113,6 +113,8 @@ class AnswerDecoder:
 
     def feed(self, data: bytes | memoryview) -> Iterator[Answer]:
         self._buffer += data
+        if len(self._buffer) < _LENGTH.size or len(self._buffer) < self._first_frame():
+            return
         raw, at = bytes(self._buffer), 0
         while len(raw) - at >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(raw, at)
@@ -124,6 +126,11 @@ class AnswerDecoder:
             yield _answer(memoryview(raw)[at + _LENGTH.size : end])
             at = end
         del self._buffer[:at]
+
+    def _first_frame(self) -> int:
+        """Bytes of the first frame, so that the parts of a long answer are not copied again and again."""
+        size: int = _LENGTH.unpack_from(self._buffer)[0]
+        return 0 if size > self._answer_bytes_max else _LENGTH.size + size
 
 
 def _answer(packet: memoryview) -> Answer:

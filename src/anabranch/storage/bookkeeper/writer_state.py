@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from anabranch.storage.bookkeeper.entry_body import body_head
-from anabranch.storage.bookkeeper.errors import NotEnoughBookies
+from anabranch.storage.bookkeeper.errors import LedgerFenced, NotEnoughBookies
 from anabranch.storage.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, write_set
-from anabranch.storage.interface import Fenced, Payload, StorageError
+from anabranch.storage.interface import Payload, StorageError
 
 
 class WriterPhase(Enum):
@@ -166,7 +166,7 @@ class LedgerWriterState:
 
     def fenced(self, reason: str) -> list[WriterEffect]:
         """A bookie refused an add because another process recovers the ledger, or because the ledger was deleted."""
-        return self._fail(Fenced(f"ledger {self.ledger}: {reason}"), is_fenced=True)
+        return self._fail(LedgerFenced(f"ledger {self.ledger}: {reason}"), is_fenced=True)
 
     def bookie_failed(self, bookie: str, reason: str, spares: Sequence[str]) -> list[WriterEffect]:
         """The connection broke, an answer is overdue, or the bookie refused an add. `spares`: bookies that can be
@@ -219,7 +219,7 @@ class LedgerWriterState:
             reason = f"another process has closed it at entry {found.last_entry}"
         else:
             reason = "another process recovers it"
-        return self._fail(Fenced(f"ledger {self.ledger}: {reason}"), is_fenced=True)
+        return self._fail(LedgerFenced(f"ledger {self.ledger}: {reason}"), is_fenced=True)
 
     # -- inside
 

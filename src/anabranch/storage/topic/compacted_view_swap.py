@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from anabranch.model.errors import Error
-from anabranch.storage.interface import LedgerStore, LedgerWriter
-from anabranch.storage.ledger.ledger_ids import LedgerIds
+from anabranch.storage.interface import LedgerAllocator, LedgerStore, LedgerWriter
 from anabranch.storage.topic.compacted_view import CompactedRow, CompactedView
 from anabranch.storage.topic.ledger_garbage import LedgerGarbage
 from anabranch.storage.topic.ownership import TopicOwnership
@@ -29,7 +28,7 @@ class CompactedViewSwap:
         self,
         owner: TopicOwnership,
         ledgers: LedgerStore,
-        ids: LedgerIds,
+        ids: LedgerAllocator,
         garbage: LedgerGarbage,
         *,
         save: SaveRecord,

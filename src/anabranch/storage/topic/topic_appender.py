@@ -5,7 +5,8 @@ After a failed append all later ones fail too, in order, because a topic has no 
 sealed at its last durable entry; the next append opens a new ledger.
 
 Steps of a switch: announce the next ledger in the topic record; park appends; wait for those in flight; seal; create;
-append what was parked.
+append what was parked. After a failure the ledger is sealed first, so that the record which announces the next one also
+fixes where the failed one ends: producers send the failed entries again, and these must not appear twice.
 """
 
 from __future__ import annotations
@@ -229,6 +230,9 @@ class TopicAppender:
 
     async def _run_switch(self) -> None:
         try:
+            if self._failure is not None:
+                await self._wait_idle()
+                await self._seal()
             if self._announced is None:
                 self._announced = await self._next_ledger()
             self._writer = None

@@ -22,8 +22,7 @@ from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.cursor.state_log import StateLog
-from anabranch.storage.interface import Fenced, LedgerStore, Payload, StorageError, StoredEntry
-from anabranch.storage.ledger.ledger_ids import LedgerIds
+from anabranch.storage.interface import Fenced, LedgerAllocator, LedgerStore, Payload, StorageError, StoredEntry
 from anabranch.storage.record_store import RecordStore
 from anabranch.storage.topic.compacted_view import CompactedView
 from anabranch.storage.topic.compacted_view_swap import CompactedViewSwap
@@ -75,7 +74,7 @@ class TopicLog:
         *,
         ledgers: LedgerStore,
         metadata: RecordStore,
-        ids: LedgerIds,
+        ids: LedgerAllocator,
         clock: Clock,
         settings: TopicLogSettings,
     ) -> None:
@@ -143,7 +142,7 @@ class TopicLog:
         *,
         ledgers: LedgerStore,
         metadata: RecordStore,
-        ids: LedgerIds,
+        ids: LedgerAllocator,
         clock: Clock,
         settings: TopicLogSettings | None = None,
         create: bool = True,

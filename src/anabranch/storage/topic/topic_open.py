@@ -16,9 +16,8 @@ from anabranch.runtime.logs import get_logger
 from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.cursor.state_codec import BadStateRecord, CursorSaved, decode
 from anabranch.storage.cursor.state_replay import Replay
-from anabranch.storage.interface import CorruptEntry, LedgerStore, Superseded
+from anabranch.storage.interface import CorruptEntry, LedgerAllocator, LedgerStore, Superseded
 from anabranch.storage.ledger.ledger_chain import LedgerChain
-from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.record_store import RecordRaced, RecordStore
 from anabranch.storage.topic.topic_record import (
     LedgerRow,
@@ -62,7 +61,7 @@ async def open_topic(
     *,
     ledgers: LedgerStore,
     metadata: RecordStore,
-    ids: LedgerIds,
+    ids: LedgerAllocator,
     clock: Clock,
     create: bool,
     ownership_epoch: int | None = None,
@@ -116,7 +115,7 @@ async def _take(
     version: int | None,
     ledgers: LedgerStore,
     metadata: RecordStore,
-    ids: LedgerIds,
+    ids: LedgerAllocator,
     now_ms: int,
     ownership_epoch: int | None,
 ) -> OpenedTopic:

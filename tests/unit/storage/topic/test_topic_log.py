@@ -17,6 +17,7 @@ from anabranch.storage.topic.topic_log import (
     TopicLogSettings,
     TopicTerminated,
 )
+from anabranch.storage.topic.topic_record import decode_record
 from tests.support.in_memory.topic_log import Receipts, TopicWorld, read_all
 
 KEY = "/topic-logs/t/n/topic"
@@ -190,6 +191,29 @@ async def test_failed_append_fails_later_ones_and_opens_a_new_ledger(world: Topi
     world.crash()
     topic = await world.open()
     assert await read_all(topic) == [b"%d" % number for number in range(5)]
+    await topic.close()
+
+
+async def test_record_that_names_the_next_ledger_fixes_the_end_of_a_failed_one(world: TopicWorld) -> None:
+    """A failed entry may be stored all the same, and its producer sends it again: it must not appear twice."""
+    topic = await world.open(KEEP)
+    await world.fill(topic, 2)
+    world.ledgers.fail_groups = StorageFull("no room")
+    receipts = Receipts()
+    topic.append(b"2", 1, receipts, 2)
+    await world.settle(lambda: bool(receipts.outcomes))
+    world.ledgers.fail_groups = None
+    saved: list[bytes] = []
+    save = world.records.save
+
+    async def noted(key: str, value: bytes, *, version: int | None) -> int:
+        saved.append(value)
+        return await save(key, value, version=version)
+
+    world.records.save = noted  # type: ignore[method-assign]
+    await world.fill(topic, 1, first=2)
+    failed, following = decode_record(saved[0]).ledgers
+    assert (failed.entries, following.entries) == (2, None)
     await topic.close()
 
 
