@@ -43,7 +43,7 @@ from anabranch.node.wiring.listeners import Listeners
 from anabranch.node.wiring.scalable_topics import step_of
 from anabranch.node.wiring.security import make_guard, make_isolation, make_relay, make_tls
 from anabranch.node.wiring.segments import SegmentWiring
-from anabranch.node.wiring.stores import Stores, open_stores
+from anabranch.node.wiring.stores import Stores, open_stores, within_storage_limits
 from anabranch.rest.access import AccessFilter
 from anabranch.rest.routes.table import make_router
 from anabranch.rest.server import HttpServer, InternalHandler
@@ -77,7 +77,7 @@ class Node:
         on_batches: Callable[[int], None] | None = None,
     ) -> None:
         """`on_batches` gets the number of batches in each durable commit group."""
-        self.settings = settings
+        self.settings = settings = within_storage_limits(settings)
         self._segments = segments
         self._on_batches = on_batches
         self._stop_seconds = stop_seconds

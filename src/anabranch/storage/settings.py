@@ -15,6 +15,10 @@ _SYNC = re.compile(r"group|none|linger:(\d{1,5})ms")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
     dir: Path = field(metadata={"help": "data directory (volume)"})
+    url: str = field(
+        default="",
+        metadata={"help": "bookkeeper://HOST:PORT/ROOT?…: ledgers on bookies; empty = files below storage.dir"},
+    )
     broker_id: str = field(default="standalone", metadata={"help": "name of this broker inside the data directory"})
     sync: str = field(
         default="group",

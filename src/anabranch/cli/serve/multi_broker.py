@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from anabranch.node.settings.node import NodeSettings
 
 PASSED_ON = (
+    "storage",
     "host",
     "advertised_host",
     "sync",
@@ -61,6 +62,7 @@ def serve_many(
                 tls_urls=encrypted,
                 data=settings.storage.dir.absolute(),
                 sync=settings.storage.sync,
+                storage_url=settings.storage.url,
                 seconds=clock.monotonic() - began,
                 brokers=brokers,
             ),

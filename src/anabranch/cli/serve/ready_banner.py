@@ -16,6 +16,7 @@ class Greeting:
     seconds: float  # from start to ready
     tls_urls: tuple[str, ...] = ()
     brokers: int = 1
+    storage_url: str = ""  # empty: files below `data`
 
     def __str__(self) -> str:
         durability = "" if self.sync != "none" else "   (sync = none: a crash loses confirmed messages)"
@@ -29,7 +30,7 @@ class Greeting:
                 f"  clients   {self.service_url}",
                 f"  HTTP      {self.http_url}",
                 *([f"  TLS       {' and '.join(more_urls)}"] if more_urls else []),
-                f"  data      {self.data}{durability}",
+                f"  data      {self.storage_url.partition('?')[0] or f'{self.data}{durability}'}",
                 *([f"  brokers   {self.brokers} processes: {details}"] if self.brokers > 1 else []),
                 "",
                 "  pip install pulsar-client",

@@ -30,6 +30,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "port": ("network.port",),
     "http_port": ("http.port",),
     "metadata": ("metadata.url",),
+    "storage": ("storage.url",),
     "advertised_host": ("network.advertised_host",),
     "broker_id": ("storage.broker_id",),
     "sync": ("storage.sync",),
@@ -117,10 +118,13 @@ METADATA_HELP = (
     "memory:, sqlite:///DIR, zk://H:P/CHROOT, etcd://H:P or oxia://H:P/NAMESPACE (default: SQLite under --data)."
 )
 
+STORAGE_HELP = "bookkeeper://ZOOKEEPER:PORT/ledgers: messages on bookies (default: files under --data)."
+
 
 @click.command()
 @click.option("--data", metavar="DIR", help=f"Where everything is kept (default: ./{DEFAULT_DATA}).")
 @click.option("--metadata", metavar="URL", help=METADATA_HELP)
+@click.option("--storage", metavar="URL", help=STORAGE_HELP)
 @click.option(
     "--brokers",
     type=click.IntRange(1, 64),
@@ -177,6 +181,7 @@ def serve(settings: NodeSettings, began: float) -> int:
                 http_url=node.http_url,
                 data=settings.storage.dir.absolute(),
                 sync=settings.storage.sync,
+                storage_url=settings.storage.url,
                 seconds=SystemClock().monotonic() - began,
                 tls_urls=node.tls_urls,
             ),

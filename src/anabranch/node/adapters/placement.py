@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from anabranch.broker.placement import Address, ServedElsewhere
@@ -15,7 +16,6 @@ from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.reach import is_listening
 from anabranch.storage.interface import Fenced
-from anabranch.storage.ledger_store import EmbeddedLedgerStore
 
 PLACED_SECONDS = 8.0  # a client waits so long for a topic that moves; clients time out after 30
 PROBE_SECONDS = 0.2
@@ -26,12 +26,19 @@ def address_of(info: BrokerInfo) -> Address:
     return Address(info.service_url, info.http_url, info.service_url_tls, info.http_url_tls)
 
 
+class FencedStorage(Protocol):
+    async def flush(self) -> None:
+        """Make sealed ledgers readable for the next holder of their topics."""
+
+    def check_fence(self) -> None: ...
+
+
 class ClusterPlacement:
     """`broker.placement.Placement`, and the cluster's `Serving`."""
 
     def __init__(
         self,
-        ledgers: EmbeddedLedgerStore,
+        ledgers: FencedStorage,
         on_stepped_down: Callable[[], None],
         clock: Clock,
     ) -> None:

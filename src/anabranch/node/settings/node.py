@@ -91,6 +91,11 @@ class NodeSettings:
                 text.format("http.insecure"),
             ),
             (
+                not (self.storage.url and self.cluster.enabled and not self.metadata.url),
+                "metadata.url",
+                "brokers that share no directory need a metadata store that they share, for example zk://HOST:PORT/PATH",
+            ),
+            (
                 "tls" not in self.security.methods or self.tls.ca_file is not None,
                 "security.methods",
                 "client certificates (tls) need tls.cert_file, tls.key_file and tls.ca_file",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.metadata.interface import MetadataStore
@@ -22,13 +23,15 @@ from anabranch.node.adapters.segment_logs import NodeSegmentLogs
 from anabranch.node.settings.node import NodeSettings
 from anabranch.protocol.entry import publish_time_of
 from anabranch.protocol.errors import ProtocolError
+from anabranch.protocol.frames import FRAME_OVERHEAD_MAX
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.disk import RealDisk
-from anabranch.storage.interface import Payload
+from anabranch.storage.interface import LedgerAllocator, LedgerStore, Payload
 from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.ledger_store import EmbeddedLedgerStore
+from anabranch.storage.record_store import RecordRaced, RecordStore
 from anabranch.storage.topic.topic_log import TopicLog
 
 BLOCKING_THREADS = 4
@@ -38,6 +41,30 @@ OwnershipEpochOf = Callable[[TopicName], int | None]
 """Ownership epoch of this broker for a topic; None for a broker alone."""
 
 
+class NodeLedgers(LedgerStore, Protocol):
+    """What a node asks of its ledger store beside the port."""
+
+    @property
+    def volume_id(self) -> str:
+        """Brokers of one cluster have the same."""
+
+    @property
+    def generation(self) -> int:
+        """Grows with every start of this broker."""
+
+    def check_writable(self) -> None:
+        """Raises the error that an append would get now."""
+
+    def check_fence(self) -> None:
+        """Notices that another process has taken over, even while nothing is written here."""
+
+    async def flush(self) -> None:
+        """Make sealed ledgers readable for other brokers."""
+
+    async def recover_peer(self, broker_id: str, incarnation: int) -> object:
+        """Fence a dead broker, and make readable what it has confirmed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stores:
     settings: NodeSettings
@@ -45,10 +72,10 @@ class Stores:
     blocking: ThreadBlocking
     metadata: GatedStore
     migration: MetadataMigration
-    ledgers: EmbeddedLedgerStore
+    ledgers: NodeLedgers
     catalog: Catalog
     records: MetadataRecords
-    ids: LedgerIds
+    ids: LedgerAllocator
 
     def topic_logs(self, ownership_epoch_of: OwnershipEpochOf) -> Callable[[TopicName], Awaitable[TopicLog]]:
         async def open_log(name: TopicName) -> TopicLog:
@@ -78,11 +105,38 @@ class Stores:
 
 
 async def open_stores(settings: NodeSettings, clock: Clock, stack: AsyncExitStack) -> Stores:
-    settings.storage.dir.mkdir(parents=True, exist_ok=True)
+    if not (settings.storage.url and settings.metadata.url):
+        settings.storage.dir.mkdir(parents=True, exist_ok=True)
     blocking = ThreadBlocking(BLOCKING_THREADS)
     stack.push_async_callback(blocking.close)
     metadata, migration = await _open_metadata(settings, clock, stack)
-    ledgers = await stack.enter_async_context(
+    records = MetadataRecords(metadata)
+    ledgers, ids = await _open_ledgers(settings, clock, blocking, records, stack)
+    catalog = Catalog(metadata, settings.broker)
+    await catalog.ensure_defaults()
+    return Stores(settings, clock, blocking, metadata, migration, ledgers, catalog, records, ids)
+
+
+async def _open_ledgers(
+    settings: NodeSettings, clock: Clock, blocking: ThreadBlocking, records: MetadataRecords, stack: AsyncExitStack
+) -> tuple[NodeLedgers, LedgerAllocator]:
+    """The ledger store that `storage.url` names, and what allocates its ledgers."""
+    if settings.storage.url:
+        # Imported here: a broker on files would spend a part of its start on it.
+        from anabranch.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+        from anabranch.storage.bookkeeper.settings import parse_storage_url
+
+        store = BookKeeperLedgerStore(
+            parse_storage_url(settings.storage.url),
+            clock,
+            SystemChance(),
+            _publish_time,
+            cache_bytes=settings.storage.cache_bytes,
+            generation=await next_incarnation(records, settings.storage.broker_id),
+        )
+        await stack.enter_async_context(store)
+        return store, store
+    embedded = await stack.enter_async_context(
         EmbeddedLedgerStore(
             settings.storage,
             RealDisk(),
@@ -92,11 +146,30 @@ async def open_stores(settings: NodeSettings, clock: Clock, stack: AsyncExitStac
             busy_seconds=BUSY_SECONDS if settings.cluster.enabled else 0.0,
         )
     )
-    catalog = Catalog(metadata, settings.broker)
-    await catalog.ensure_defaults()
-    records = MetadataRecords(metadata)
-    ids = LedgerIds(records, floor=ledgers.highest_id)
-    return Stores(settings, clock, blocking, metadata, migration, ledgers, catalog, records, ids)
+    return embedded, LedgerIds(records, floor=embedded.highest_id)
+
+
+def within_storage_limits(settings: NodeSettings) -> NodeSettings:
+    """On bookies, a message is never larger than the largest entry that they accept. Clients are told the limit."""
+    if not settings.storage.url:
+        return settings
+    from anabranch.storage.bookkeeper.ledger_writer import PAYLOAD_BYTES_MAX
+
+    message_bytes_max = min(settings.broker.message_bytes_max, PAYLOAD_BYTES_MAX - FRAME_OVERHEAD_MAX)
+    return replace(settings, broker=replace(settings.broker, message_bytes_max=message_bytes_max))
+
+
+async def next_incarnation(records: RecordStore, broker_id: str) -> int:
+    """The number of this start of a broker that has no directory to count in: higher than that of every earlier one."""
+    key = f"/broker-incarnations/{broker_id}"
+    while True:
+        found = await records.load(key)
+        number = 1 if found is None else int(found.value) + 1
+        try:
+            await records.save(key, b"%d" % number, version=None if found is None else found.version)
+        except RecordRaced:
+            continue
+        return number
 
 
 async def _open_metadata(
