@@ -53,8 +53,9 @@ class Bookies:
     async def close(self) -> None:
         await self._tasks.close()
         for link in self._links.values():
-            if link.connection is not None:
-                link.connection.abort("this broker closes it")
+            connection, link.connection = link.connection, None
+            if connection is not None:
+                connection.abort("this broker closes it")
 
     def is_connected(self, bookie: str) -> bool:
         link = self._links.get(bookie)

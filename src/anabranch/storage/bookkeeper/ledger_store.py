@@ -330,7 +330,7 @@ class BookKeeperLedgerStore:
 
     def _retire(self, writer: BookKeeperWriter) -> None:
         """A sealed ledger without entries in memory is read like any other."""
-        if writer.is_sealed and not writer.cache and writer.metadata.is_closed:
+        if writer.is_finished and not writer.cache:
             self._writers.pop(writer.ledger_id, None)
 
     def _on_bookies_changed(self) -> None:

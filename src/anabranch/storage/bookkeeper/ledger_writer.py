@@ -85,6 +85,7 @@ class BookKeeperWriter:
         self.durable_bytes = self.durable_messages = 0
         self.bytes = self.messages = 0
         self.is_sealed = False
+        self.is_finished = False  # sealed, or given up to a later owner
         self.cache: dict[int, StoredEntry] = {}
         self.cache_first = 0
         self.cached_chunks = self.cached_bytes = 0
@@ -143,6 +144,7 @@ class BookKeeperWriter:
         except TimeoutError:
             raise LedgerNodesUnavailable(f"ledger {self.ledger_id} was not closed within {SEAL_S:g} s") from None
         finally:
+            self.is_finished = True
             await self._tasks.close()
         return self.summary()
 

@@ -12,6 +12,7 @@ Does not know producers, consumers, keys or message formats.
 | `topic_reader` | the read path across ledgers; skips damaged entries |
 | `topic_state` | cursors and named blobs |
 | `retention` | decides which ledgers may be dropped |
+| `next_ledger` | a ledger that is allocated and not announced yet |
 | `ledger_garbage` | ledgers that are unused but not deleted yet |
 | `compacted_view` | a compacted ledger: entries under their original positions |
 | `compacted_view_swap` | replaces the compacted view by a new one |

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.interface import LedgerStore
+from anabranch.storage.interface import LedgerStore, StorageError
+
+log = get_logger(__name__)
 
 
 class LedgerGarbage:
@@ -43,4 +46,13 @@ class LedgerGarbage:
     def discard(self, ledgers: list[int]) -> None:
         """Delete in the background; ledgers that could not be deleted stay listed in the next write of the record."""
         self._found.extend(ledgers)
-        self._tasks.spawn(self.delete(), "garbage")
+        self._tasks.spawn(self._delete_quietly(), "garbage")
+
+    async def _delete_quietly(self) -> None:
+        try:
+            await self.delete()
+        except StorageError as error:
+            log.warning(
+                "unused ledgers not deleted; the topic record lists them until they are",
+                extra={"ledgers": self._found, "reason": str(error)},
+            )

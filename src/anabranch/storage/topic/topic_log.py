@@ -27,6 +27,7 @@ from anabranch.storage.record_store import RecordStore
 from anabranch.storage.topic.compacted_view import CompactedView
 from anabranch.storage.topic.compacted_view_swap import CompactedViewSwap
 from anabranch.storage.topic.ledger_garbage import LedgerGarbage
+from anabranch.storage.topic.next_ledger import NextLedger
 from anabranch.storage.topic.ownership import TopicOwnership
 from anabranch.storage.topic.retention import ledgers_to_drop, next_drop_ms
 from anabranch.storage.topic.topic_appender import TopicAppender, TopicSink
@@ -86,16 +87,15 @@ class TopicLog:
         self._owner = owner
         self._is_closed = False
         self._key = opened.key
-        self._ledgers, self._metadata, self._ids, self._clock = ledgers, metadata, ids, clock
+        self._ledgers, self._metadata, self._clock = ledgers, metadata, clock
         self._settings = settings
         self._tasks = TaskOwner(f"topic {opened.name}")
         self._trim_lock = asyncio.Lock()
         self._garbage = LedgerGarbage(opened.record.garbage, ledgers, self._tasks)
         self.compacting = CompactedViewSwap(owner, ledgers, ids, self._garbage, save=save, check_usable=check_usable)
         self._reader = TopicReader(self.chain, ledgers, weak_call(self._skip_damaged))
-        self.held_behind: Position | None = (
-            None  # retain everything after this position, in addition to what cursors need
-        )
+        self.held_behind: Position | None = None  # everything after it is retained too
+        self._next_data, self._next_state = NextLedger(ids), NextLedger(ids)
         self._next_state_ledger: int | None = None
         self._cursors: dict[str, Cursor] = {}
         blobs: dict[str, bytes] = {}
@@ -451,17 +451,18 @@ class TopicLog:
     # the topic record
 
     async def _announce_ledger(self) -> int:
-        ledger = await self._ids.allocate(above=self._highest_ledger())
+        ledger = await self._next_data.allocate(above=self._highest_ledger())
         await self._save(next_ledger=ledger)
+        self._next_data.announced()
         return ledger
 
     async def _replace_state_ledger(self) -> int:
-        ledger = await self._ids.allocate()
-        self._next_state_ledger = ledger
+        ledger = self._next_state_ledger = await self._next_state.allocate()
         try:
             await self._save()
         finally:
             self._next_state_ledger = None
+        self._next_state.announced()
         return ledger
 
     def _highest_ledger(self) -> int:

@@ -142,7 +142,13 @@ async def _take(
         compacting=None,
         ownership_epoch=record.ownership_epoch if ownership_epoch is None else ownership_epoch,
     )
-    version = await metadata.save(key, encode_record(record), version=version)
+    try:
+        version = await metadata.save(key, encode_record(record), version=version)
+    except RecordRaced:
+        for ledger in (data_ledger, state_ledger):  # nothing names them
+            if ledger is not None:
+                await ledgers.delete(ledger)
+        raise
     return OpenedTopic(
         name=name,
         key=key,

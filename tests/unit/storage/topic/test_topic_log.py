@@ -210,7 +210,7 @@ async def test_record_that_names_the_next_ledger_fixes_the_end_of_a_failed_one(w
         saved.append(value)
         return await save(key, value, version=version)
 
-    world.records.save = noted  # type: ignore[method-assign]
+    world.records.save = noted  # type: ignore[method-assign]  # notes what is saved
     await world.fill(topic, 1, first=2)
     failed, following = decode_record(saved[0]).ledgers
     assert (failed.entries, following.entries) == (2, None)
