@@ -97,8 +97,9 @@ async def test_seal_of_a_foreign_ledger_fences_its_writer_and_keeps_what_it_conf
         assert await read_all(new, writer.ledger_id, found.entries) == expected(found.entries)
         assert found.messages == sum(1 + n % 3 for n in range(found.entries))
         if sink.failed:
-            with pytest.raises(LedgerFenced):
-                writer.append(b"00000000", 1, sink, None)
+            append(writer, sink, 1)
+            await sink.wait(2301)
+            assert isinstance(sink.failed[-1][2], LedgerFenced)
             with pytest.raises(LedgerFenced):
                 await writer.seal()
 

@@ -110,7 +110,7 @@ class BookKeeperWriter:
     def append_run(
         self, payloads: Sequence[Payload], messages: Sequence[int], sink: AppendSink, contexts: Sequence[Any]
     ) -> int:
-        if self._failure is not None:
+        if self._failure is not None and self._is_abandoned:
             raise _again(self._failure)
         assert not self.is_sealed, "append to a sealed ledger"
         for payload in payloads:
@@ -127,7 +127,10 @@ class BookKeeperWriter:
             self.next_entry_id += 1
             self.bytes += len(payload)
             self.messages += count
-            self._apply(self._state.append(with_head(head, payload)))
+            if self._failure is None:
+                self._apply(self._state.append(with_head(head, payload)))
+        if self._failure is not None:
+            self._host.is_deliverable(self)  # only this ledger has ended: the owner learns it, and opens another one
         return first
 
     async def seal(self) -> LedgerSummary:
