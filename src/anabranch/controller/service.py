@@ -252,14 +252,7 @@ class ScalableTopicService:
         properties: Mapping[str, str],
     ) -> None:
         await self.migrations.start(
-            topic,
-            old_name,
-            partitions,
-            operation_id,
-            routing=routing,
-            force=force,
-            kinds=kinds,
-            properties=properties,
+            topic, old_name, partitions, operation_id, routing=routing, force=force, kinds=kinds, properties=properties
         )
 
     async def activate(self, topic: TopicName) -> None:
