@@ -19,8 +19,9 @@ from tests.support.processes.broker_process import BrokerProcess
 
 REMOVED_KEY = f"/managed/{NAMESPACE}/persistent/{REMOVED.rpartition('/')[2]}"
 
-SOMETIMES = (".load_slots[]", "/segments/#/load")
-"""There only when the load was measured meanwhile. `tests/unit/model/autoscale/test_load.py` pins the load reports."""
+SOMETIMES = (".load_slots[]", "/segments/#/load", "/{topic}/autoscale")
+"""There only when the load was measured, or auto-scaling has decided something. `tests/unit/model/autoscale` pins load
+reports (`test_load.py`) and decisions (`test_history.py`)."""
 
 PATTERNS = tuple(
     (re.compile(rf"(?<![^/.]){pattern}(?![^/.])"), replacement)  # only whole parts of a key or of a path in JSON

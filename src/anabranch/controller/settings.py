@@ -59,7 +59,7 @@ class ScalableTopicsSettings:
     )
 
     auto_scale_enabled: bool = _as_pulsar(
-        False,
+        True,
         "split and merge topics automatically, unless their policy says otherwise",
         "scalableTopicAutoScaleEnabled",
     )

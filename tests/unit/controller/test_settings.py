@@ -10,7 +10,7 @@ from anabranch.runtime.settings import SettingsError
 
 
 def test_default_settings_are_the_default_policy() -> None:
-    assert ScalableTopicsSettings(auto_scale_enabled=True).auto_scale_policy == AutoScalePolicy()
+    assert ScalableTopicsSettings().auto_scale_policy == AutoScalePolicy()
 
 
 def test_every_field_of_the_policy_has_a_setting() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from anabranch.model.autoscale.decision import (
@@ -143,6 +145,19 @@ def test_history_survives_encoding() -> None:
         .with_decision(WAITS, 4, 9)
     )
     assert decode_history(encode_history(history)) == history
+
+
+def test_names_of_the_stored_fields_are_unchanged() -> None:
+    history = History().with_decision(Decision(SPLIT, Reason.COLD, "d", (COOLDOWN,)), 1, 7).with_outcome(SPLIT, 2, "e")
+    stored = json.loads(encode_history(history))
+    assert set(stored) == {"decisions", "failures"}
+    (decision,), (failure,) = stored["decisions"], stored["failures"]
+    assert set(failure) == {"kind", "segments", "failures", "failedAtMs", "reason"}
+    assert set(decision) == (
+        {"atMs", "epoch", "action", "segments", "points", "reason", "detail", "suppressed", "outcome", "error"}
+    )
+    (suppressed,) = decision["suppressed"]
+    assert set(suppressed) == ({"kind", "reason", "suppressedBy", "segments", "segmentCount", "detail", "untilMs"})
 
 
 def test_decision_in_a_word_of_a_later_version_is_left_out() -> None:
