@@ -17,6 +17,7 @@ from typing import Any
 from anabranch.broker.segment.owned_segment import OwnedSegment, segment_of
 from anabranch.metadata.interface import Expected, MetadataStore, Session, Version
 from anabranch.node.node import Node
+from anabranch.node.settings.node import NodeSettings
 from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from benchmarks.support.measure import Outcome, Scene, Series, at_most
 from tests.support.processes.scalable_nodes import admin_of, plain_settings, service_of
@@ -26,7 +27,8 @@ RATES = (0.0, 20.0, 90.0, 400.0)
 """Messages per second of a quarter of the segments each: idle, and on each side of thresholds and of the trifle below
 which nothing is reported."""
 TICK_SECONDS = 0.5
-SETTLE_SECONDS = 90.0  # one window of 60 s, and looks after it
+SETTLE_SECONDS = 75  # one window of 60 s, and looks after it
+SETTLE_SECONDS_MAX = 900
 POLICY = {
     "auto_scale_enabled": True,
     "split_msg_rate_in_threshold": 500.0,
@@ -66,6 +68,11 @@ class SteadySegments:
         self._node, self._segments = node, segments
         self._carried = [0.0] * len(segments)
 
+    @property
+    def reported(self) -> int:
+        """Segments that have reported their load."""
+        return len({key for key in self.writes.keys if key.endswith("/load")})
+
     async def run(self, seconds: float) -> None:
         """Traffic for so long."""
         began = last = time.monotonic()
@@ -89,7 +96,9 @@ class SteadySegments:
 @asynccontextmanager
 async def steady_segments(scene: Scene, topics: int, each: int, **settings: Any) -> AsyncIterator[SteadySegments]:
     chosen = replace(ScalableTopicSettings(), **{**POLICY, **settings})
-    async with Node(plain_settings(scene.place("steady"), scalable_topics=chosen)) as node:
+    broker = replace(NodeSettings().broker, idle_topic_seconds=3_600.0)  # idle segments stay while others are made
+    node_settings = plain_settings(scene.place("steady"), scalable_topics=chosen, broker=broker)
+    async with Node(node_settings) as node:
         admin = admin_of(node)
         for number in range(topics):
             await admin.create(f"topic://public/default/steady-{number}", each, {})
@@ -103,19 +112,30 @@ def _segments(node: Node) -> Iterator[OwnedSegment]:
             yield segment
 
 
+async def settle(found: SteadySegments, seconds: float) -> int:
+    """Traffic until each segment has reported its load and nothing was written for so long. Returns the reports."""
+    until = time.monotonic() + SETTLE_SECONDS_MAX
+    seen = -1
+    while seen != len(found.writes.keys) or found.reported < len(found._segments):
+        assert time.monotonic() < until, f"{found.reported} of {len(found._segments)} segments have reported"
+        seen = len(found.writes.keys)
+        await found.run(seconds)
+    return found.reported
+
+
 def steady(scene: Scene) -> list[Outcome]:
     topics, each = scene.size(10, 2), scene.size(SEGMENTS_PER_TOPIC, 20)
     seconds = scene.size(60, 3)
 
     async def work() -> tuple[int, int, list[str]]:
         async with steady_segments(scene, topics, each) as found:
-            await found.run(scene.size(int(SETTLE_SECONDS), 14))
-            first = len(found.writes.keys)
+            first = await settle(found, scene.size(SETTLE_SECONDS, 14))
+            before = len(found.writes.keys)
             await found.run(seconds)
-            return first, len(found._segments), found.writes.keys[first:]
+            return first, len(found._segments), found.writes.keys[before:]
 
     first, count, written = asyncio.run(work())
-    assert first >= count == topics * each, f"{first} first reports of {count} segments"
+    assert first == count == topics * each, f"{first} first reports of {count} segments"
     return [
         Outcome(
             "steady",
