@@ -37,6 +37,10 @@ class BrokerSettings:
     key_shared_lookahead_max: int = field(
         default=20_000, metadata={"help": "entries a Key_Shared subscription reads past blocked keys"}
     )
+    key_shared_consistent_hashing: bool = field(
+        default=True,
+        metadata={"help": "false: a consumer that joins takes half of the widest range of another one"},
+    )
     delayed_max: int = field(default=1_000_000, metadata={"help": "delayed messages tracked per subscription"})
     auto_create_topics: bool = field(default=True, metadata={"help": "create a missing topic on first use"})
     auto_create_partitions: int = field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 
 import pulsar
@@ -15,6 +16,8 @@ from tests.support.traffic.stock_calls import (
     EARLIEST,
     SHARED,
     Rest,
+    by_key,
+    collect,
     data,
     eventually,
     expect_silence,
@@ -219,3 +222,44 @@ def test_terminated_topic_outlives_the_sweep(start_broker: StartBroker) -> None:
         other = client.subscribe(TOPIC + "-busy", "s")
         expect_silence(other, quiet_ms=1_000)  # ten sweeps pass
         assert receive_data(client.subscribe(TOPIC, "s", initial_position=EARLIEST), 3, within_s=5) == values
+
+
+def test_key_shared_ranges_are_split_without_consistent_hashing(start_broker: StartBroker) -> None:
+    """Pulsar's subscriptionKeySharedUseConsistentHashing=false."""
+    broker = start_broker(arguments=["--set", "broker.key_shared_consistent_hashing=false"])
+    rest, topic = Rest(broker.http_url), "persistent://public/default/split"
+    client = new_client(broker.service_url)
+
+    def ranges() -> list[list[list[int]]]:
+        consumers = rest.stats(topic)["subscriptions"]["s"]["consumers"]
+        return sorted(one["keyHashRangeArrays"] for one in consumers)
+
+    try:
+        consumers = [client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared, consumer_name=name) for name in "abc"]
+        assert ranges() == [[[0, 16383]], [[16384, 32767]], [[32768, 65535]]]
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in range(60):
+            producer.send(str(number).encode(), partition_key=f"k{number % 12}")
+        found = collect(consumers, 60)
+        owners = [{message.partition_key() for message in mine} for mine in found]
+        assert sum(map(len, owners)) == 12, "each key has one consumer"
+        for values in by_key([message for mine in found for message in mine]).values():
+            assert values == sorted(values, key=int)
+        consumers[0].close()
+        eventually(lambda: ranges() == [[[0, 16383]], [[16384, 65535]]], what="the neighbour has the range")
+    finally:
+        client.close()
+
+
+def test_chunks_are_counted_in_stats(broker: BrokerProcess) -> None:
+    rest, topic = Rest(broker.http_url), f"persistent://public/default/chunks-{uuid.uuid4().hex[:8]}"
+    client = new_client(broker.service_url)
+    try:
+        producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
+        producer.send(b"x")
+        assert rest.stats(topic)["msgChunkPublished"] is False
+        producer.send(b"x" * (12 << 20))
+        found = rest.stats(topic)
+        assert found["msgChunkPublished"] is True and found["publishers"][0]["chunkedMessageRate"] > 0
+    finally:
+        client.close()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from anabranch.broker.errors import ProducerBusy, ProducerFenced
 from anabranch.broker.publish.producer_access import AccessMode, AccessTable
 from anabranch.broker.publish.sequence_ids import DedupDecision, Sequences
-from anabranch.broker.subscription.consumer_selectors import RING_SIZE, HashRing
+from anabranch.broker.subscription.consumer_selectors import RING_SIZE, HashRing, SplitRanges
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.model.position import Position
 
@@ -138,6 +138,26 @@ def test_hash_ring_moves_only_necessary_slots(labels: set[str], newcomer: str) -
         old, new = before.owner(slot), after.owner(slot)
         assert new in (old, newcomer)
         assert new is not None
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=20))
+def test_split_ranges_cover_all_slots_and_move_only_those_of_one_member(toggled: list[str]) -> None:
+    """A label joins if it is out, and leaves if it is in."""
+    ranges: SplitRanges[str] = SplitRanges()
+    members: list[str] = []
+    for label in toggled:
+        before = {slot: ranges.owner(slot) for slot in range(0, RING_SIZE, 61)}
+        joins = label not in members
+        members = [*members, label] if joins else [one for one in members if one != label]
+        ranges.reset([(one, one) for one in members])
+        spans = ranges.spans()
+        assert [span[0] for span in spans] == [0, *(span[1] + 1 for span in spans[:-1])][: len(spans)]
+        assert not spans or spans[-1][1] == RING_SIZE - 1
+        assert sorted(span[2] for span in spans) == sorted(members)
+        for slot, old in before.items():
+            new = ranges.owner(slot)
+            assert new == old or (new == label if joins else old == label)
 
 
 @settings(max_examples=50, deadline=None)

@@ -72,6 +72,7 @@ class Producer:
     __slots__ = (
         "peer", "producer_id", "name", "partition", "epoch", "mode", "metadata", "window", "pending", "grants_credits",
         "connected_ms", "schema_version", "ancestors", "fencing_epoch", "first_sequence_id", "messages_in", "bytes_in",
+        "chunks_in",
         "closed", "is_ready", "request_id", "_submitted", "_completed", "_deferred", "_on_idle",
     )  # fmt: skip
 
@@ -112,6 +113,7 @@ class Producer:
             first_sequence_id  # first that it will send; ancestors with this id or later are reported
         )
         self.messages_in = 0
+        self.chunks_in = 0  # received: parts of messages that are larger than an entry
         self.bytes_in = 0
         self.closed = False
         self.is_ready = True

@@ -72,6 +72,7 @@ async def topic_stats(
         "publishers": []
         if options.exclude_publishers
         else [_publisher(producer, now_ms) for producer in topic.producers.values()],
+        "msgChunkPublished": any(producer.chunks_in for producer in topic.producers.values()),
         "waitingPublishers": topic.waiting_producers,
         "subscriptions": subscriptions,
         "replication": {},
@@ -121,6 +122,7 @@ def _publisher(producer: Producer, now_ms: int) -> dict[str, Any]:
         "msgRateIn": rate_since(producer.messages_in, producer.connected_ms, now_ms),
         "msgThroughputIn": rate_since(producer.bytes_in, producer.connected_ms, now_ms),
         "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,
+        "chunkedMessageRate": rate_since(producer.chunks_in, producer.connected_ms, now_ms),
         "supportsPartialProducer": False,
         "address": producer.peer.address,
         "connectedSince": when(producer.connected_ms),

@@ -2,6 +2,7 @@
 
 * `RoundRobin`: Shared. The lowest priority number first; within one level in turn.
 * `HashRing`: Key_Shared auto-split. Consistent hashing: a join or leave moves only the slots it must.
+* `SplitRanges`: Key_Shared auto-split without consistent hashing: each consumer has one range of slots.
 * `StickyRanges`: Key_Shared sticky. Clients declare their ranges; overlaps are refused.
 """
 
@@ -108,6 +109,55 @@ class HashRing(Generic[T]):
             found.append((start, end, owner))
             start = end + 1
         return found
+
+
+class SplitRanges(Generic[T]):
+    """Like `HashRing`, with one range of slots for each member, as Pulsar has it without consistent hashing: a member
+    that joins takes the lower half of the widest range; the range of one that leaves goes to its upper neighbour, the
+    last range to its lower neighbour. So ranges depend on the order of joins and leaves."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []  # last slot of each range, ascending
+        self._labels: list[str] = []  # owner of the range at the same index
+        self._members: dict[str, T] = {}
+
+    def reset(self, members: Sequence[tuple[str, T]]) -> None:
+        wanted, known = dict(members), self._members
+        for label in [label for label, member in known.items() if wanted.get(label) is not member]:
+            self._leave(label)
+        for label, member in wanted.items():
+            if label not in known:
+                self._join(label, member)
+
+    def _join(self, label: str, member: T) -> None:
+        if not self._ends:
+            self._ends, self._labels = [RING_SIZE - 1], [label]
+        else:
+            starts = [0, *(end + 1 for end in self._ends)]
+            widest = max(range(len(self._ends)), key=lambda index: self._ends[index] - starts[index])
+            if self._ends[widest] == starts[widest]:
+                raise ConsumerAssignFailed(f"no range of the {RING_SIZE} slots can be split for another consumer")
+            self._ends.insert(widest, (starts[widest] + self._ends[widest]) // 2)
+            self._labels.insert(widest, label)
+        self._members[label] = member
+
+    def _leave(self, label: str) -> None:
+        del self._members[label]
+        index = self._labels.index(label)
+        if index and index == len(self._ends) - 1:
+            self._ends[index - 1] = self._ends[index]
+        del self._ends[index], self._labels[index]
+
+    def owner(self, slot: int) -> T | None:
+        return self._members[self._labels[bisect_left(self._ends, slot)]] if self._ends else None
+
+    def spans(self) -> list[Span[T]]:
+        """Every slot's owner, as inclusive ranges in ascending order."""
+        starts = [0, *(end + 1 for end in self._ends)]
+        return [
+            (start, end, self._members[label])
+            for start, end, label in zip(starts[:-1], self._ends, self._labels, strict=True)
+        ]
 
 
 def _points_of(label: str) -> set[int]:

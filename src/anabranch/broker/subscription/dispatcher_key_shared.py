@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.broker.errors import ConsumerBusy
 from anabranch.broker.subscription.consumer import Consumer
-from anabranch.broker.subscription.consumer_selectors import HashRing, StickyRanges
+from anabranch.broker.subscription.consumer_selectors import HashRing, SplitRanges, StickyRanges
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.broker.subscription.dispatcher import Acks, ReadForward, ReadThese, Want, after, room_left
 from anabranch.model.position import Position
@@ -38,6 +38,7 @@ class KeyedDispatcher:
         deliver_at_of: Callable[[StoredEntry], int],
         now_ms: Callable[[], int],
         sticky: bool,
+        consistent_hashing: bool = True,
         allow_out_of_order: bool,
         unacked_max: int,
         lookahead_max: int,
@@ -52,7 +53,7 @@ class KeyedDispatcher:
         self._deliver_at_of = deliver_at_of
         self._now_ms = now_ms
         self._delayed_slots: dict[Position, int] = {}
-        self._ring: HashRing[Consumer] = HashRing()
+        self._ring: HashRing[Consumer] | SplitRanges[Consumer] = HashRing() if consistent_hashing else SplitRanges()
         self._ranges: StickyRanges[Consumer] | None = StickyRanges() if sticky else None
         self._allow_out_of_order = allow_out_of_order
         self.unacked_max = unacked_max

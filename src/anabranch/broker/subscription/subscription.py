@@ -214,6 +214,7 @@ class Subscription:
                     deliver_at_of=self._deliver_at,
                     now_ms=self._clock.now_ms,
                     sticky=spec.key_shared.is_sticky,
+                    consistent_hashing=settings.key_shared_consistent_hashing,
                     allow_out_of_order=spec.key_shared.allow_out_of_order,
                     unacked_max=self._unacked_max,
                     lookahead_max=settings.key_shared_lookahead_max,

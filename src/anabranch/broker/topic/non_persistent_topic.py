@@ -18,7 +18,13 @@ from anabranch.broker.publish.sequence_ids import Last
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.acknowledgement import Ack
 from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed, SubscribeRequest
-from anabranch.broker.subscription.consumer_selectors import HashRing, RoundRobin, StickyRanges, failover_active
+from anabranch.broker.subscription.consumer_selectors import (
+    HashRing,
+    RoundRobin,
+    SplitRanges,
+    StickyRanges,
+    failover_active,
+)
 from anabranch.broker.subscription.entry_metadata import slot_of
 from anabranch.broker.topic.policy_limits import check_consumer, check_producer, check_subscription, refusal_of
 from anabranch.broker.topic.takeover import free_exclusive_subscription, free_producer_name
@@ -36,7 +42,14 @@ from anabranch.storage.topic.topic_log import StoredEntry
 
 class MemorySubscription:
     def __init__(
-        self, name: str, spec: ConsumerSpec, partition: int, clock: Clock, mark_active: Callable[[], None]
+        self,
+        name: str,
+        spec: ConsumerSpec,
+        partition: int,
+        clock: Clock,
+        mark_active: Callable[[], None],
+        *,
+        consistent_hashing: bool = True,
     ) -> None:
         self.name = name
         self._clock = clock
@@ -49,7 +62,7 @@ class MemorySubscription:
         self.seek_count = None
         self._partition = partition
         self._turns: RoundRobin[Consumer] = RoundRobin(lambda consumer: consumer.spec.priority)
-        self._ring: HashRing[Consumer] = HashRing()
+        self._ring: HashRing[Consumer] | SplitRanges[Consumer] = HashRing() if consistent_hashing else SplitRanges()
         self._ranges: StickyRanges[Consumer] | None = StickyRanges() if spec.key_shared.is_sticky else None
 
     def attach(self, consumer: Consumer) -> None:
@@ -317,7 +330,12 @@ class NonPersistentTopic:
             if subscription is None:
                 check_subscription(self.policies, None, len(self.subscriptions), self.name)
             subscription = MemorySubscription(
-                request.name, request.spec, self.partition, self._clock, weak_call(self._mark_active)
+                request.name,
+                request.spec,
+                self.partition,
+                self._clock,
+                weak_call(self._mark_active),
+                consistent_hashing=self._settings.key_shared_consistent_hashing,
             )
         attached = sum(len(one.consumers) for one in self.subscriptions.values())
         check_consumer(self.policies, attached, len(subscription.consumers), self.name)

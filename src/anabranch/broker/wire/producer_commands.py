@@ -193,7 +193,10 @@ class ProducerCommands(CommandSet):
         last = signed(sequence) if sequence >> 63 else sequence
         if highest:
             last = highest_of(last, signed(highest))
-        last_chunk = not body.is_chunk or _is_last_chunk(payload)
+        last_chunk = True
+        if body.is_chunk:
+            last_chunk = _is_last_chunk(payload)
+            producer.chunks_in += 1
         # Equivalent to Publish(…), at half the cost.
         publish: Publish = _new(
             Publish, (producer, sequence, highest, last, messages if messages > 0 else 1, payload, last_chunk)

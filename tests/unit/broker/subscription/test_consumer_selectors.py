@@ -12,6 +12,7 @@ from anabranch.broker.subscription.consumer_selectors import (
     RING_SIZE,
     HashRing,
     RoundRobin,
+    SplitRanges,
     StickyRanges,
     failover_active,
 )
@@ -46,6 +47,31 @@ def ring(*labels: str) -> HashRing[str]:
     made: HashRing[str] = HashRing()
     made.reset([(label, label) for label in labels])
     return made
+
+
+def spans(*labels: str) -> list[tuple[int, int, str]]:
+    made: SplitRanges[str] = SplitRanges()
+    made.reset([(label, label) for label in labels])
+    return made.spans()
+
+
+def test_joining_consumer_takes_the_lower_half_of_the_widest_range() -> None:
+    assert spans() == []
+    assert spans("a") == [(0, 65_535, "a")]
+    assert spans("a", "b") == [(0, 32_767, "b"), (32_768, 65_535, "a")]
+    assert spans("a", "b", "c") == [(0, 16_383, "c"), (16_384, 32_767, "b"), (32_768, 65_535, "a")]
+
+
+def test_range_of_a_leaving_consumer_goes_to_its_neighbour() -> None:
+    made: SplitRanges[str] = SplitRanges()
+    members = [(label, label) for label in ("a", "b", "c")]
+    made.reset(members)
+    made.reset(members[:1] + members[2:])
+    assert made.spans() == [(0, 16_383, "c"), (16_384, 65_535, "a")]
+    made.reset(members[2:])
+    assert made.spans() == [(0, 65_535, "c")]
+    made.reset([])
+    assert (made.spans(), made.owner(7)) == ([], None)
 
 
 def test_ring_does_not_depend_on_the_order_of_joining() -> None:
