@@ -62,7 +62,11 @@ def _pom_version(build: str, artifact: str) -> str:
 def versions() -> dict[str, str]:
     wheel = re.search(r"^pulsar-client==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     module = re.search(r"pulsar-client-go v(\S+)", (BUILDS / "pulsar_go/go.mod").read_text())
+    crate = re.search(
+        r'^pulsar = \{ version = "=([^"]+)"', (BUILDS / "pulsar_rust/Cargo.toml").read_text(), re.MULTILINE
+    )
     assert wheel is not None
+    assert crate is not None
     assert module is not None
     java = _pom_version("pulsar_v5", "pulsar-client-v5")
     return {
@@ -71,6 +75,7 @@ def versions() -> dict[str, str]:
         "Java": java,
         "Java V5": java,
         "Go": module[1],
+        "Rust": crate[1],
         "pulsar-admin": _pom_version("pulsar_admin", "pulsar-client-tools"),
         "pulsar-perf": _pom_version("pulsar_perf", "pulsar-testclient"),
     }

@@ -26,6 +26,7 @@ from tests.services import (
     pulsar_go,
     pulsar_java,
     pulsar_perf,
+    pulsar_rust,
     pulsar_v4,
     pulsar_v5,
     spark_kafka,
@@ -43,8 +44,8 @@ TOOLS: dict[str, ModuleType] = {
     "chromium": chromium,
 }
 PEERS: dict[str, ModuleType] = {"kafka": kafka}
-PEER_TOOLS: dict[str, ModuleType] = {"spark-kafka": spark_kafka}
-"""What benchmarks compare with and no test needs: a download of 450 MB, so only when it is named."""
+PEER_TOOLS: dict[str, ModuleType] = {"spark-kafka": spark_kafka, "pulsar-rust": pulsar_rust}
+"""Only when it is named: what benchmarks compare with (450 MB are downloaded), what soaks run (a long build)."""
 WIDTH = max(map(len, TOOLS))
 
 

@@ -20,6 +20,7 @@ from tests.services.pulsar_broker import PulsarNode
 from tests.services.pulsar_go import GoClient
 from tests.services.pulsar_java import JavaClient
 from tests.services.pulsar_perf import PulsarPerf
+from tests.services.pulsar_rust import RustClient
 from tests.services.pulsar_v4 import V4Client
 from tests.services.pulsar_v5 import V5Client
 
@@ -122,6 +123,14 @@ def pulsar_perf(service_url: str) -> PulsarPerf:
         return PulsarPerf(service_url)
     except Unavailable as error:
         give_up("pulsar-perf", error)
+
+
+def pulsar_rust(service_url: str) -> RustClient:
+    """The Rust client for a broker; builds it, for minutes, if it is not there."""
+    try:
+        return RustClient(service_url)
+    except Unavailable as error:
+        give_up("pulsar-rust", error)
 
 
 def pulsar_go(url: str, *, token: str | None = None) -> GoClient:

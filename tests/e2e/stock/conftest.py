@@ -9,6 +9,7 @@ import pulsar
 import pytest
 
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.cluster import ClusterProcesses
 from tests.support.traffic.stock_calls import Rest
 from tests.support.traffic.stock_client import new_client
 
@@ -31,11 +32,19 @@ def other_client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
     stock.close()
 
 
-@pytest.fixture(scope="session")
-def swift_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """For tests of policies: sweeps ten times a second and goes on to a new ledger after 20 kB. Never stop it."""
+@pytest.fixture(scope="session", params=[1, pytest.param(3, marks=pytest.mark.soak)])
+def swift_broker(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[BrokerProcess | ClusterProcesses]:
+    """For tests of policies: sweeps ten times a second and goes on to a new ledger after 20 kB. Never stop it. In soaks
+    also three brokers, where clients and calls for a topic end at any of them."""
     words = [word for value in SWIFT for word in ("--set", value)]
-    process = BrokerProcess(tmp_path_factory.mktemp("swift") / "data", arguments=words).start()
+    folder = tmp_path_factory.mktemp("swift")
+    if request.param > 1:
+        with ClusterProcesses(folder, request.param, arguments=words) as cluster:
+            yield cluster
+        return
+    process = BrokerProcess(folder / "data", arguments=words).start()
     try:
         yield process
         process.stop()
@@ -44,7 +53,7 @@ def swift_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPro
 
 
 @pytest.fixture
-def swift_client(swift_broker: BrokerProcess) -> Iterator[pulsar.Client]:
+def swift_client(swift_broker: BrokerProcess | ClusterProcesses) -> Iterator[pulsar.Client]:
     """A stock client of this test that does not try again for long: policies refuse."""
     stock = new_client(swift_broker.service_url, operation_timeout_seconds=3)
     yield stock

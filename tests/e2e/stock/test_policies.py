@@ -10,6 +10,7 @@ import pulsar
 import pytest
 
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.cluster import ClusterProcesses
 from tests.support.traffic.stock_calls import (
     EARLIEST,
     EXCLUSIVE,
@@ -59,7 +60,7 @@ class Namespace:
 
 
 @pytest.fixture
-def namespace(swift_broker: BrokerProcess) -> Namespace:
+def namespace(swift_broker: BrokerProcess | ClusterProcesses) -> Namespace:
     return Namespace(Rest(swift_broker.http_url))
 
 

@@ -14,6 +14,7 @@ import pulsar
 import pytest
 
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.cluster import ClusterProcesses
 from tests.support.traffic.stock_calls import (
     EARLIEST,
     EXCLUSIVE,
@@ -72,7 +73,7 @@ class Topic:
 
 
 @pytest.fixture(params=["regular", "partitioned"])
-def topic(swift_broker: BrokerProcess, request: pytest.FixtureRequest) -> Topic:
+def topic(swift_broker: BrokerProcess | ClusterProcesses, request: pytest.FixtureRequest) -> Topic:
     return Topic(Rest(swift_broker.http_url), request.param)
 
 
@@ -162,7 +163,9 @@ def test_dispatch_rate_of_one_subscription_spares_the_others(client: pulsar.Clie
     receive_all(consumers[0], 30)
 
 
-def test_subscribe_rate_refuses_a_consumer_that_returns(swift_broker: BrokerProcess, topic: Topic) -> None:
+def test_subscribe_rate_refuses_a_consumer_that_returns(
+    swift_broker: BrokerProcess | ClusterProcesses, topic: Topic
+) -> None:
     topic.set("subscribeRate", {"subscribeThrottlingRatePerConsumer": 1, "ratePeriodInSecond": 600})
 
     def attach(name: str) -> None:
@@ -321,7 +324,9 @@ def test_compatibility_strategy_of_the_topic(topic: Topic) -> None:
         assert topic.rest.call("POST", path, schema("string"))[0] == status
 
 
-def test_policies_of_a_non_persistent_topic(client: pulsar.Client, swift_broker: BrokerProcess) -> None:
+def test_policies_of_a_non_persistent_topic(
+    client: pulsar.Client, swift_broker: BrokerProcess | ClusterProcesses
+) -> None:
     rest, name = Rest(swift_broker.http_url), f"non-persistent://public/default/np-{uuid.uuid4().hex[:10]}"
     first = client.create_producer(name, batching_enabled=False, send_timeout_millis=5_000)
     rest.expect("POST", f"{topic_path(name)}/maxProducers", 1)

@@ -59,6 +59,11 @@ class ClusterProcesses:
         """All of them, as the stock client takes it."""
         return f"pulsar://{','.join(f'{HOST}:{broker.port}' for broker in self.brokers.values())}"
 
+    @property
+    def http_url(self) -> str:
+        """Of one of them; calls that another one serves are sent on."""
+        return self.alive[0].http_url
+
     def start(self) -> Self:
         """All serve when this returns; when they cannot, none is left."""
         try:

@@ -22,6 +22,7 @@ FAILOVER = pulsar.ConsumerType.Failover
 KEY_SHARED = pulsar.ConsumerType.KeyShared
 
 RECEIVE_MS = 10_000  # more than any message may take on a busy machine
+REDIRECTS_MAX = 5
 QUIET_MS = 300  # how long silence must last to count as silence
 
 
@@ -206,13 +207,19 @@ class Rest:
         """Status and decoded JSON (None without a body)."""
         encoded = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        request = urllib.request.Request(self._http_url + path, data=encoded, method=method, headers=headers)
-        try:
-            with urllib.request.urlopen(request, timeout=10) as response:
-                status, content = response.status, response.read()
-        except urllib.error.HTTPError as error:
-            status, content = error.code, error.read()
-        return status, json.loads(content) if content else None
+        url = self._http_url + path
+        for _ in range(REDIRECTS_MAX):
+            request = urllib.request.Request(url, data=encoded, method=method, headers=headers)
+            try:
+                with urllib.request.urlopen(request, timeout=10) as response:
+                    status, content = response.status, response.read()
+            except urllib.error.HTTPError as error:
+                status, content = error.code, error.read()
+                if status == 307:  # urllib follows redirects of GET and HEAD only
+                    url = error.headers["Location"]
+                    continue
+            return status, json.loads(content) if content else None
+        raise AssertionError(f"{method} {path} is sent from broker to broker")
 
     def expect(self, method: str, path: str, body: Any = None) -> Any:
         """Like call, but anything outside 2xx fails the test."""
