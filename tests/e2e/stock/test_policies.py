@@ -24,6 +24,7 @@ from tests.support.traffic.stock_calls import (
     payloads,
     receive_all,
     receive_data,
+    rests_of,
     send_all,
     topic_path,
 )
@@ -38,19 +39,22 @@ def client(swift_client: pulsar.Client) -> pulsar.Client:
 
 
 class Namespace:
-    def __init__(self, rest: Rest) -> None:
-        self.rest = rest
+    def __init__(self, broker: BrokerProcess | ClusterProcesses) -> None:
+        self.rest, self._everywhere = Rest(broker.http_url), rests_of(broker)
         self.name = f"public/ns-{uuid.uuid4().hex[:10]}"
-        rest.expect("PUT", f"/admin/v2/namespaces/{self.name}")
+        self.rest.expect("PUT", f"/admin/v2/namespaces/{self.name}")
 
     def topic(self, local: str = "t") -> str:
         return f"persistent://{self.name}/{local}"
 
     def set(self, policy: str, value: Any, verb: str = "POST") -> None:
-        self.rest.expect(verb, f"/admin/v2/namespaces/{self.name}/{policy}", value)
+        """At each broker: a broker applies it before it answers."""
+        for rest in self._everywhere:
+            rest.expect(verb, f"/admin/v2/namespaces/{self.name}/{policy}", value)
 
     def unset(self, policy: str) -> None:
-        self.rest.expect("DELETE", f"/admin/v2/namespaces/{self.name}/{policy}")
+        for rest in self._everywhere:
+            rest.expect("DELETE", f"/admin/v2/namespaces/{self.name}/{policy}")
 
     def backlog(self, topic: str, subscription: str) -> int:
         return int(self.rest.stats(topic)["subscriptions"][subscription]["msgBacklog"])
@@ -61,7 +65,7 @@ class Namespace:
 
 @pytest.fixture
 def namespace(swift_broker: BrokerProcess | ClusterProcesses) -> Namespace:
-    return Namespace(Rest(swift_broker.http_url))
+    return Namespace(swift_broker)
 
 
 def refused(call: Any, *errors: type[Exception]) -> Exception:
@@ -345,7 +349,7 @@ def test_encryption_required(client: pulsar.Client, namespace: Namespace) -> Non
 
 def test_policies_outlive_a_restart(start_broker: Any) -> None:
     broker = start_broker()
-    namespace = Namespace(Rest(broker.http_url))
+    namespace = Namespace(broker)
     namespace.set("maxProducersPerTopic", 1)
     broker.restart()
     stock = new_client(broker.service_url, operation_timeout_seconds=3)

@@ -25,6 +25,7 @@ from tests.support.traffic.stock_calls import (
     payloads,
     receive_all,
     receive_data,
+    rests_of,
     send_all,
     send_pipelined,
     topic_path,
@@ -42,25 +43,29 @@ def client(swift_client: pulsar.Client) -> pulsar.Client:
 class Topic:
     """A topic with policies, beside one in the same namespace without."""
 
-    def __init__(self, rest: Rest, kind: str) -> None:
-        self.rest, self.kind = rest, kind
+    def __init__(self, broker: BrokerProcess | ClusterProcesses, kind: str) -> None:
+        self.rest, self.kind, self._everywhere = Rest(broker.http_url), kind, rests_of(broker)
         self.namespace = f"public/tpw-{uuid.uuid4().hex[:10]}"
-        rest.expect("PUT", f"/admin/v2/namespaces/{self.namespace}")
+        self.rest.expect("PUT", f"/admin/v2/namespaces/{self.namespace}")
         self.name, self.other = (f"persistent://{self.namespace}/{local}" for local in ("t", "other"))
         for name in (self.name, self.other):
             if kind == "regular":
-                rest.expect("PUT", topic_path(name))
+                self.rest.expect("PUT", topic_path(name))
             else:
-                rest.create_partitioned(name, 1)
+                self.rest.create_partitioned(name, 1)
 
     def set(self, policy: str, value: Any, verb: str = "POST") -> None:
-        self.rest.expect(verb, f"{topic_path(self.name)}/{policy}", value)
+        """At each broker: a broker applies it before it answers."""
+        for rest in self._everywhere:
+            rest.expect(verb, f"{topic_path(self.name)}/{policy}", value)
 
     def unset(self, policy: str) -> None:
-        self.rest.expect("DELETE", f"{topic_path(self.name)}/{policy}")
+        for rest in self._everywhere:
+            rest.expect("DELETE", f"{topic_path(self.name)}/{policy}")
 
     def set_namespace(self, policy: str, value: Any) -> None:
-        self.rest.expect("POST", f"/admin/v2/namespaces/{self.namespace}/{policy}", value)
+        for rest in self._everywhere:
+            rest.expect("POST", f"/admin/v2/namespaces/{self.namespace}/{policy}", value)
 
     def part(self, name: str) -> str:
         return name if self.kind == "regular" else f"{name}-partition-0"
@@ -74,7 +79,7 @@ class Topic:
 
 @pytest.fixture(params=["regular", "partitioned"])
 def topic(swift_broker: BrokerProcess | ClusterProcesses, request: pytest.FixtureRequest) -> Topic:
-    return Topic(Rest(swift_broker.http_url), request.param)
+    return Topic(swift_broker, request.param)
 
 
 def refused(call: Callable[[], Any], *errors: type[Exception]) -> None:
@@ -337,7 +342,7 @@ def test_policies_of_a_non_persistent_topic(
 
 def test_topic_policies_outlive_a_restart(start_broker: Any) -> None:
     broker = start_broker()
-    topic = Topic(Rest(broker.http_url), "regular")
+    topic = Topic(broker, "regular")
     topic.set("maxProducers", 1)
     broker.restart()
     stock = new_client(broker.service_url, operation_timeout_seconds=3)

@@ -14,6 +14,9 @@ from typing import Any
 
 import pulsar
 
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.cluster import ClusterProcesses
+
 EARLIEST = pulsar.InitialPosition.Earliest
 LATEST = pulsar.InitialPosition.Latest
 EXCLUSIVE = pulsar.ConsumerType.Exclusive
@@ -239,6 +242,12 @@ class Rest:
 
     def stats(self, topic: str) -> Any:
         return self.expect("GET", f"{topic_path(topic)}/stats")
+
+
+def rests_of(broker: BrokerProcess | ClusterProcesses) -> list[Rest]:
+    """One for each broker."""
+    brokers = broker.alive if isinstance(broker, ClusterProcesses) else [broker]
+    return [Rest(one.http_url) for one in brokers]
 
 
 def topic_path(topic: str) -> str:
