@@ -150,11 +150,12 @@ class Segments(Group):
         return await self._number("GET", segment_url(topic, descriptor, "subscription", subscription, "backlog"))
 
     async def create(self, topic: str, descriptor: str) -> None:
-        """Refused: only the topic's controller does it."""
+        """Done if the record names it; else refused: only the topic's controller makes segments."""
         await self._done("PUT", segment_url(topic, descriptor))
 
     async def terminate(self, topic: str, descriptor: str) -> None:
         await self._done("POST", segment_url(topic, descriptor, "terminate"))
 
     async def delete(self, topic: str, descriptor: str) -> None:
+        """One that no record names, or that does not exist."""
         await self._done("DELETE", segment_url(topic, descriptor))

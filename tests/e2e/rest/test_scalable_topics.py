@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import urllib.request
 import uuid
@@ -13,6 +15,7 @@ import pytest
 
 import anabranch.blocking
 from anabranch.cli.main import main
+from tests.e2e.conftest import StartBroker
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.traffic.stock_calls import Rest
 
@@ -210,6 +213,41 @@ class TestSubscriptions:
             assert rest.call("DELETE", segment)[0] == 204
         missing = "/admin/v2/segments/public/default/no-such-topic/0000-ffff-0"
         assert (rest.call("PUT", missing)[0], rest.call("DELETE", missing)[0]) == (404, 204)
+
+
+def test_segment_that_no_record_names_any_more_is_deleted(start_broker: StartBroker) -> None:
+    """An operator deleted the record of a topic; what is left of its segments goes. Those of other topics stay."""
+    process = start_broker()
+    own = Rest(process.http_url)
+    for topic in ("lost", "kept"):
+        own.expect("PUT", f"/admin/v2/scalable/public/default/{topic}?numInitialSegments=2")
+    store = f"sqlite:///{process.data / 'metadata'}"
+    process.stop()
+    assert main(["metadata", "rm", store, "/topics/public/default/lost", "-r", "--yes"]) == 0
+    process.start()
+    segments = ("0000-7fff-0", "8000-ffff-1")
+    lost, kept = (
+        [f"/admin/v2/segments/public/default/{topic}/{segment}" for segment in segments] for topic in ("lost", "kept")
+    )
+    assert all(left_of(store, "lost", segment) for segment in segments)
+    for one in lost:
+        assert own.call("DELETE", one) == (204, None)
+        assert own.call("DELETE", one) == (204, None), "nothing is left to do"
+    for one in kept:
+        refused(own.call("DELETE", one), 409, "segment-of-controller")
+    assert not any(left_of(store, "lost", segment) for segment in segments)
+    own.expect("PUT", "/admin/v2/scalable/public/default/lost?numInitialSegments=2")  # the name can be used again
+    assert len(own.expect("GET", "/admin/v2/scalable/public/default/lost")["segments"]) == 2
+    for one in lost:
+        refused(own.call("DELETE", one), 409, "segment-of-controller")
+
+
+def left_of(store: str, topic: str, segment: str) -> bool:
+    """Whether the store has a record of the segment that is no tombstone."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main(["metadata", "get", store, f"/managed/public/default/segment/{topic}/{segment}"])
+    return code == 0 and '"grave"' not in out.getvalue()
 
 
 def test_metrics(rest: Rest, of: Callable[[str], str], name: str, broker: BrokerProcess) -> None:

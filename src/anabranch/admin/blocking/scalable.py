@@ -149,11 +149,12 @@ class Segments(Group):
         return self._number("GET", segment_url(topic, descriptor, "subscription", subscription, "backlog"))
 
     def create(self, topic: str, descriptor: str) -> None:
-        """Refused: only the topic's controller does it."""
+        """Done if the record names it; else refused: only the topic's controller makes segments."""
         self._done("PUT", segment_url(topic, descriptor))
 
     def terminate(self, topic: str, descriptor: str) -> None:
         self._done("POST", segment_url(topic, descriptor, "terminate"))
 
     def delete(self, topic: str, descriptor: str) -> None:
+        """One that no record names, or that does not exist."""
         self._done("DELETE", segment_url(topic, descriptor))

@@ -27,7 +27,7 @@ from anabranch.controller.interface import (
 )
 from anabranch.controller.segment_host import CursorStats, SegmentMissing, SegmentStats
 from anabranch.interbroker.peer_calls import peer_call
-from anabranch.model.errors import BadRequest, Busy, Error, NotAllowed, NotFound
+from anabranch.model.errors import BadRequest, Busy, Error, NotAllowed
 from anabranch.model.names import Domain, SegmentDescriptor, TopicName, check_subscription_name
 from anabranch.model.position import EARLIEST, Position
 from anabranch.model.segment import Segment, backing_topic
@@ -146,16 +146,10 @@ class ScalableAdmin:
             )
 
     async def delete_segment(self, topic: str, descriptor: SegmentDescriptor) -> None:
-        """Nothing to do for a segment that does not exist."""
-        name = scalable_name(topic)
-        try:
-            found = await self.segment(topic, descriptor)
-        except NotFound:  # no such topic
-            found = None
-        if found is not None:
-            raise SegmentOfController(f"the record of {topic} names {descriptor}: delete the topic, or let it expire")
-        if await self._services().catalog.exists(name.segment_name(descriptor)):
-            raise SegmentOfController(f"{descriptor} of {topic} belongs to an operation; its controller deletes it")
+        """One that the record does not name: what is left of a topic whose record was lost. Nothing to do if it does
+        not exist."""
+        name = scalable_name(topic).segment_name(descriptor)
+        await self._routing.call_owner(name, self.delete_segment_at_owner)
 
     async def state(self, name: TopicName) -> dict[str, Any]:
         """What the topic's leader knows: running operation, subscriptions, sessions, auto-scaling."""
@@ -322,6 +316,15 @@ class ScalableAdmin:
     @peer_call("scalable.move_here")
     async def seek_at_leader(self, topic: str, name: str, publish_ms: int | None) -> None:
         await led(topic, lambda found: self._topics().move(found, name, publish_ms))
+
+    @peer_call("scalable.delete_segment_here")
+    async def delete_segment_at_owner(self, topic: str) -> None:
+        """`topic`: the name of the segment."""
+        segments, name = self._services().segments, TopicName.parse(topic)
+        if segments is None:
+            raise NotAllowed("scalable topics are switched off (scalable_topics.enabled)")
+        if not await segments.delete_unnamed_here(name):
+            raise SegmentOfController(f"the record of {name.scalable} names {name}: delete the topic, or let it expire")
 
     @peer_call("scalable.state_here")
     async def state_at_leader(self, topic: str) -> dict[str, Any]:

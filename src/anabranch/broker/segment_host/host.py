@@ -199,6 +199,10 @@ class ClusterSegmentHost:
 
     # -- producers
 
+    async def delete_unnamed_here(self, name: TopicName) -> bool:
+        """See `LocalSegments.delete_unnamed`."""
+        return await self._owner.delete_unnamed(name)
+
     async def check_listed(self, name: TopicName) -> None:
         """TopicNotFound unless the topic's record lists the segment."""
         await self._ancestors.topic(name)

@@ -164,6 +164,22 @@ class LocalSegments:
                 return False
             return await self._logs.clear(name, lambda text: deleted_at_ms(text) < before_ms)
 
+    async def delete_unnamed(self, name: TopicName) -> bool:
+        """Deletes a local segment that no record names, neither in a layout nor as planned; False if one does.
+
+        Requests for the name wait for the lock, and a plan is written before the first request for its segments. So a
+        segment that the record does not name now is no part of a plan.
+        """
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            self._topics.check_here(name)
+            topic = await self._layouts.read(name.scalable, is_fresh=True)
+            if topic is not None and topic.segment(name) is not None:
+                return False
+            if (await self._logs.peek(name)).exists:
+                await self._topics.delete_segment(await self._topics.segment(name))
+            self._topics.check_here(name)
+            return True
+
     async def _find(self, name: TopicName) -> OwnedSegment | None:
         loaded = self._topics.loaded(name)
         if segment_of(loaded) is None and not (await self._logs.peek(name)).exists:

@@ -1,8 +1,8 @@
 """Scalable topics under /admin/v2/scalable (PIP-468): layout, split, merge, subscriptions.
 
 Paths and answers are those of Pulsar 5.0.0-M1; where it answers 500 or nothing, this server answers 404, 409 or 412.
-Only the topic's controller changes segments, by peer calls: under /admin/v2/segments a change that is in effect already
-is answered 204, any other 409.
+Only the topic's controller changes its segments, by peer calls: under /admin/v2/segments a change that is in effect
+already is answered 204, any other 409. A segment that no record names can be deleted.
 """
 
 from __future__ import annotations
@@ -280,5 +280,5 @@ def scalable_routes(admin: ScalableAdmin) -> list[Route]:
         ),
         Route("PUT", _SEGMENT, segments.create, "204 if the record names the segment", SUPERVISE, at_owner=True),
         Route("POST", f"{_SEGMENT}/terminate", segments.terminate, "204 if the segment is sealed", SUPERVISE),
-        Route("DELETE", _SEGMENT, segments.delete, "204 if the segment does not exist", SUPERVISE),
+        Route("DELETE", _SEGMENT, segments.delete, "Delete a segment that no record names", SUPERVISE),
     ]
