@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast explore simulate services lint format bench bench-metadata bench-metadata-migration bench-bookkeeper bench-cluster bench-scalable bench-autoscale bench-topic-migration bench-sdk bench-kafka bench-spark soak soak-memory demo clean
+.PHONY: help setup test test-fast explore simulate services lint format bench bench-metadata bench-metadata-migration bench-bookkeeper bench-cluster bench-scalable bench-autoscale bench-topic-migration bench-sdk bench-kafka bench-spark soak soak-memory conformance demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +99,9 @@ soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of fram
 	ANABRANCH_FAULT_ROUNDS=$(FAULT_ROUNDS) $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup tests/integration/metadata/test_faults*.py tests/e2e/broker/test_metadata_backends.py
 	$(PY) -m pytest -q -n $(WORKERS) --dist load -m "soak or not soak" tests/integration/metadata/test_migration.py tests/integration/metadata/test_migration_server_faults.py
 	$(PY) -m pytest -q -m "soak or not soak" tests/e2e/cluster/test_metadata_migration_faults.py tests/e2e/cluster/test_metadata_migration_chain.py tests/e2e/cluster/test_secured_metadata_migration.py
+
+conformance: $(STAMP)  ## tests of clients of Apache Pulsar that are too long for `make test`: policies on three brokers, Rust (built, for minutes), Spark
+	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile -m soak tests/e2e/stock tests/e2e/cluster/test_permissions.py tests/e2e/cluster/test_stock_clients.py tests/interop/test_rust.py
 
 soak-memory: $(STAMP)  ## memory of a broker while 1,500 topics come and go, 20 rounds; fails if it grows by more than 3 MB
 	$(PY) -m tests.soak.memory_soak

@@ -95,7 +95,7 @@ def page() -> str:
         "",
         "Clients of Apache Pulsar that the tests run unchanged on our broker, and what each does there. A name is the",
         "test; ³ is one on three brokers, with a topic of each. `python -m scripts.conformance_reference` writes this",
-        "page from the marks of the tests.",
+        "page from the marks of the tests. `make conformance` runs those of Rust, and policies on three brokers.",
         "",
         "| client | version | features | tests |",
         "|---|---|---|---|",

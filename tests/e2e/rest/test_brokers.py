@@ -76,19 +76,19 @@ def test_quotas_are_checked_on_request(start_broker: StartBroker) -> None:
     eventually(is_evicted, what="the old message is passed over")
 
 
-def test_metrics_as_json(start_broker: StartBroker) -> None:
-    rest = Rest(start_broker().http_url)
+def test_metrics_as_json(broker: BrokerProcess) -> None:
+    rest = Rest(broker.http_url)
     rest.expect("PUT", "/admin/v2/persistent/public/default/counted")
     rest.expect("POST", "/topics/persistent/public/default/counted", {"messages": [{"payload": "x"}] * 3})
     found = rest.expect("GET", "/admin/v2/broker-stats/metrics")
     (topic,) = (one for one in found if one["dimensions"].get("topic") == "persistent://public/default/counted")
     assert topic["dimensions"]["namespace"] == "public/default"
     assert topic["metrics"]["pulsar_in_messages_total"] == 3
-    assert rest.expect("GET", "/admin/v2/broker-stats/destinations").keys() == {"public/default"}
+    assert "public/default" in rest.expect("GET", "/admin/v2/broker-stats/destinations")
 
 
-def test_bundles_and_their_topics(start_broker: StartBroker) -> None:
-    rest = Rest(start_broker().http_url)
+def test_bundles_and_their_topics(broker: BrokerProcess) -> None:
+    rest = Rest(broker.http_url)
     namespace = "/admin/v2/namespaces/public/bundles"
     rest.expect("PUT", namespace, {"bundles": {"numBundles": 2}})
     for number in range(8):
@@ -112,8 +112,8 @@ def test_bundles_and_their_topics(start_broker: StartBroker) -> None:
     assert rest.expect("GET", f"/admin/v2/non-persistent/public/bundles/{halves[1]}") == []
 
 
-def test_message_id_by_index(start_broker: StartBroker) -> None:
-    rest = Rest(start_broker().http_url)
+def test_message_id_by_index(broker: BrokerProcess) -> None:
+    rest = Rest(broker.http_url)
     topic = "/admin/v2/persistent/public/default/indexed"
     rest.expect("PUT", topic)
 
