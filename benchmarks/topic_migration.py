@@ -25,13 +25,12 @@ from tests.support.processes.cluster import ClusterProcesses, rest
 NAMESPACE = "public/default"
 SUBSCRIPTIONS = 10
 PAUSE_PARTITIONS = 16
-ENABLED = {"ANABRANCH_SCALABLE_TOPICS_MIGRATION_ENABLED": "true"}
 CALL_SECONDS = 300.0
 
 
 @contextmanager
 def brokers(scene: Scene, name: str) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(scene.place(name), scene.size(3, 1), environment=ENABLED) as found:
+    with ClusterProcesses(scene.place(name), scene.size(3, 1)) as found:
         yield found
 
 

@@ -1,7 +1,8 @@
 """Moving from pulsar-client to the SDK, side by side: the same job with both, on the same topic and subscription.
 
 The two can be mixed while you move: names, keys, properties, schemas, compression and subscriptions are the same on the
-wire. docs/guides/coming-from-pulsar-client.md has the table of names.
+wire. docs/guides/coming-from-pulsar-client.md has the table of names. When no application uses pulsar-client any more,
+the topic itself is migrated to a scalable topic, under load (docs/operations/topic-migration.md).
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import pulsar
 import pulsar.schema
 
 import anabranch
+import anabranch.admin
 from anabranch.schema import Json
 
 SERVICE_URL = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("ANABRANCH_SERVICE_URL", "pulsar://localhost:6650")
-TOPIC = f"persistent://public/default/migration-{uuid.uuid4().hex[:8]}"
+ADMIN_URL = os.environ.get("ANABRANCH_ADMIN_URL", "http://localhost:8080")
+NAME = f"public/default/migration-{uuid.uuid4().hex[:8]}"
+TOPIC = f"persistent://{NAME}"
 
 
 # -- before: pulsar-client
@@ -93,12 +97,45 @@ async def after() -> list[tuple[str, int]]:
         return found
 
 
+# -- then: the topic becomes a scalable one while both sides go on
+
+
+async def migrated() -> list[tuple[str, int]]:
+    async with (
+        anabranch.admin.connect(ADMIN_URL) as admin,
+        anabranch.connect(SERVICE_URL) as client,
+        client.queue_consumer(TOPIC, subscription="billing", schema=Json(Order)) as consumer,
+        client.producer(TOPIC, schema=Json(Order), compression="zstd") as producer,
+    ):
+        plan = await admin.scalable_topics.check_migration(f"topic://{NAME}")
+        assert plan["possible"], plan["blockers"]  # an application that still uses pulsar-client would be named here
+        producer.send_nowait(Order("ann", 0), key="ann")
+        await admin.scalable_topics.migrate(f"topic://{NAME}")
+        for number in range(1, 5):
+            producer.send_nowait(Order("ann", number), key="ann")
+        found = []
+        for _ in range(5):
+            message = await consumer.receive(timeout=10)
+            assert message is not None
+            found.append((message.value.customer, message.value.cents))
+            await consumer.ack(message)
+    client = pulsar.Client(SERVICE_URL, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        client.create_producer(TOPIC)
+    except pulsar.TopicNotFound:
+        return found  # at once: "TopicMigrated: persistent://… is now topic://…"
+    finally:
+        client.close()
+    raise AssertionError("pulsar-client cannot use a scalable topic")
+
+
 if __name__ == "__main__":
     wanted = [("ann", number) for number in range(5)]
     for name, found in (
         ("pulsar-client", before()),
         ("anabranch, blocking", after_blocking()),
         ("anabranch, asyncio", asyncio.run(after())),
+        ("migrated", asyncio.run(migrated())),
     ):
         print(f"{name:20} {found}")
         if found != wanted:

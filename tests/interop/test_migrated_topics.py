@@ -21,14 +21,13 @@ from tests.support.traffic.stock_client import new_client
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("migrated-topics")]
 
 NAMESPACE = "public/default"
-ENABLED = {"ANABRANCH_SCALABLE_TOPICS_MIGRATION_ENABLED": "true"}
 AT_ONCE_SECONDS = 12.0
 """Less than every client's own timeout, with room for a slow machine and the start of a process."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(tmp_path_factory.mktemp("migrated"), 2, environment=ENABLED) as found:
+    with ClusterProcesses(tmp_path_factory.mktemp("migrated"), 2) as found:
         yield found
 
 

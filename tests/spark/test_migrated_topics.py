@@ -41,7 +41,7 @@ class MigratingBroker(ScalableBroker):
 
 @pytest.fixture(scope="module")
 def broker(spark: Any) -> Iterator[MigratingBroker]:
-    with MigratingBroker(settings={"scalable_topics.migration_enabled": True}) as made:
+    with MigratingBroker() as made:
         yield made
 
 

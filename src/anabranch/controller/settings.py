@@ -27,7 +27,7 @@ def _as_pulsar(default: Any, text: str, name: str) -> Any:
 class ScalableTopicsSettings:
     enabled: bool = field(default=True, metadata={"help": "serve topic:// names"})
     migration_enabled: bool = field(
-        default=False, metadata={"help": "regular topics may be migrated to scalable topics (kill switch)"}
+        default=True, metadata={"help": "regular topics may be migrated to scalable topics (kill switch)"}
     )
     session_grace_seconds: float = field(
         default=60.0, metadata={"help": "a stream consumer without a connection keeps its segments for this long"}

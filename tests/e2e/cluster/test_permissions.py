@@ -272,3 +272,41 @@ def test_revoked_grant_ends_clients_of_a_scalable_topic(guarded: Guarded, namesp
             return False
 
         guarded.until(is_refused, WITHIN_S)
+
+
+def test_migration_needs_produce_and_force_needs_admin_and_grants_of_the_topic_stay(guarded: Guarded) -> None:
+    namespace = f"public/n-{uuid.uuid4().hex[:8]}"
+    asked = guarded.brokers[0]
+    assert guarded.call(asked, "PUT", f"/admin/v2/namespaces/{namespace}", {})[0] == 204
+    assert guarded.call(asked, "PUT", f"/admin/v2/persistent/{namespace}/t/partitions", 3)[0] == 204
+    for role, actions in (("app", ["produce", "consume"]), ("reader", ["consume"])):
+        path = f"/admin/v2/persistent/{namespace}/t/permissions/{role}"
+        assert guarded.call(asked, "POST", path, actions)[0] == 204
+    migrate = f"/admin/v2/scalable-topics/{namespace}/t/migrate-to-scalable"
+    for broker in guarded.brokers:
+        for query in ("", "?check=true", "?force=true"):
+            assert guarded.call(broker, "POST", migrate + query, role="reader")[0] == 403
+        assert guarded.call(broker, "POST", f"{migrate}?force=true", role="app")[0] == 403
+    assert 200 in {guarded.call(broker, "POST", f"{migrate}?check=true", role="app")[0] for broker in guarded.brokers}
+    # other brokers than the leader answer 307
+    assert 204 in {guarded.call(broker, "POST", migrate, role="app")[0] for broker in guarded.brokers}
+    with (
+        anabranch.blocking.connect(guarded.cluster.service_url, token=token_of("app")) as app,
+        app.queue_consumer(f"topic://{namespace}/t", subscription="work", start="earliest") as consumer,
+        app.producer(f"topic://{namespace}/t") as producer,
+    ):
+        for number in range(12):
+            producer.send(b"x", key=f"k{number}")
+        for _ in range(12):
+            message = consumer.receive(timeout=30)
+            assert message is not None
+            consumer.ack(message)
+    with (
+        anabranch.blocking.connect(guarded.cluster.service_url, token=token_of("reader")) as reader,
+        pytest.raises(anabranch.Error, match="not allowed"),
+    ):
+        reader.producer(f"topic://{namespace}/t").__enter__()
+    path = f"/admin/v2/scalable/{namespace}/t?force=true"
+    assert 204 in {guarded.call(broker, "DELETE", path)[0] for broker in guarded.brokers}
+    left = guarded.call(asked, "GET", f"/admin/v2/namespaces/{namespace}")[1]["auth_policies"]
+    assert left["destination_auth"] == {}, "a topic of that name must not inherit them"

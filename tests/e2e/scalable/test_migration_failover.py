@@ -38,12 +38,12 @@ STEPS = [
 ]
 UNDO_STEPS = ["after-undo", "before-release", "after-release"]
 FROZEN_STEPS = ["after-adopt", "before-commit"]
-ENABLED = {"ANABRANCH_SCALABLE_TOPICS_MIGRATION_ENABLED": "true"}
+OWNER_STEPS = ["after-adopt", "before-seal"]
 
 
 @pytest.fixture(scope="module", params=["sqlite", "zk"])
 def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    with scalable_brokers(tmp_path_factory.mktemp("migration"), request.param, **ENABLED) as found:
+    with scalable_brokers(tmp_path_factory.mktemp("migration"), request.param) as found:
         yield found
 
 
@@ -148,6 +148,34 @@ def freeze_at(brokers: Brokers, step: str, path: str) -> threading.Thread:
 
 def frozen_broker(brokers: Brokers) -> BrokerProcess:
     return next(one for one in brokers.processes.alive if one.is_frozen)
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["kill -9", "SIGSTOP"])
+@pytest.mark.parametrize("step", OWNER_STEPS)
+def test_owner_that_does_not_lead_stops_it_for_a_moment_only(brokers: Brokers, step: str, is_killed: bool) -> None:
+    """The leader stands still at the step while the owner of the other partitions is killed, or stopped past its
+    session."""
+    topic = new_regular_topic(brokers)
+    asyncio.run(subscribe(brokers, f"persistent://{NAMESPACE}/{topic}"))
+    asyncio.run(publish(brokers, f"persistent://{NAMESPACE}/{topic}", range(20)))
+    owner = aside_from_leader(brokers, step, topic)
+    if is_killed:
+        owner.kill9()
+    else:
+        owner.freeze()
+    for one in brokers.processes.alive:
+        if one is not owner:
+            one.thaw()
+    brokers.until(lambda: is_migrated(brokers, topic), "the migration was not finished without the other broker")
+    brokers.processes.revive()
+    check_migrated(brokers, topic)
+
+
+def aside_from_leader(brokers: Brokers, step: str, topic: str) -> BrokerProcess:
+    """The leader of the migration stands still at the step; the result is the other broker."""
+    freeze_at(brokers, step, f"{topic}/migrate")
+    brokers.die_at.unlink(missing_ok=True)
+    return next(one for one in brokers.processes.alive if not one.is_frozen)
 
 
 async def attach_old_client(brokers: Brokers, topic: str, attached: threading.Event, done: threading.Event) -> None:

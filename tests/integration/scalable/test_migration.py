@@ -41,8 +41,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 def migrating_settings(path: Path) -> NodeSettings:
-    plain = plain_settings(path)
-    return replace(plain, scalable_topics=replace(plain.scalable_topics, migration_enabled=True))
+    return plain_settings(path)
 
 
 @pytest.fixture
@@ -280,7 +279,10 @@ class TestRefusals:
             await migrate(node)
 
     async def test_kill_switch_refuses_every_migration(self, tmp_path: Path) -> None:
-        async with Node(plain_settings(tmp_path)) as node:
+        plain = plain_settings(tmp_path)
+        off = replace(plain, scalable_topics=replace(plain.scalable_topics, migration_enabled=False))
+        async with Node(off) as node:
             await make_topic(node, 0)
+            assert (await migrations_of(node).check(OLD, force=False, kinds={}))["possible"]
             with pytest.raises(NotAllowed, match="migration_enabled"):
                 await migrate(node)

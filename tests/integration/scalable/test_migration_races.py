@@ -19,7 +19,6 @@ from anabranch.broker.errors import TopicMigrated, TopicNotFound
 from anabranch.model.errors import Error
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
-from anabranch.node.settings.node import NodeSettings
 from anabranch.protocol.commands import BaseCommand
 from tests.integration.scalable.test_migration import (
     PATIENCE,
@@ -175,8 +174,7 @@ class Place:
 async def race(
     place: Place, move: Move, partitions: int, check: Callable[[Raced, str, Outcomes], Awaitable[None]]
 ) -> None:
-    enabled = replace(NodeSettings().scalable_topics, migration_enabled=True)
-    async with nodes(place.path, "a", "b", scalable_topics=enabled) as (node, other):
+    async with nodes(place.path, "a", "b") as (node, other):
         for seed in place.seeds:
             raced = Raced(node, other, f"orders{seed}", partitions)
             if partitions:
