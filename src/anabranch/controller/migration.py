@@ -10,7 +10,13 @@ from collections.abc import Mapping
 
 from anabranch.controller.events import TopicGone
 from anabranch.controller.record_store import NOW, RecordStore
-from anabranch.controller.records.topic_record import MigratedFrom, MigrationOptions, migration_planned
+from anabranch.controller.records.topic_record import (
+    MigratedFrom,
+    MigrationOptions,
+    NoSuchOperation,
+    TopicRecord,
+    migration_planned,
+)
 from anabranch.controller.topic.operation_events import MigrationCall, MigrationUndone
 from anabranch.controller.topic.topic_controller import TopicController
 from anabranch.controller.topic_controllers import TopicControllers
@@ -58,6 +64,7 @@ class Migrations:
             )
             await self._records.mark_pending(topic, NOW)
             await self._records.create(topic, record)
+            known = record
             log.info("migration of a regular topic planned", extra={"topic": str(topic), "partitions": partitions})
 
         async def work(controller: TopicController) -> None:
@@ -65,6 +72,18 @@ class Migrations:
 
         try:
             await self._controllers.call(topic, work)
+        except NoSuchOperation:
+            if not await self._is_done(topic, known):  # else another operation has come after it
+                raise
         except TopicGone as gone:
             raise MigrationUndone(f"the migration to {topic} was undone; its leader has logged why") from gone
         await self._controllers.clear_name(topic)
+
+    async def _is_done(self, topic: TopicName, planned: TopicRecord) -> bool:
+        found = await self._records.find(topic)
+        return (
+            found is not None
+            and found.incarnation == planned.incarnation
+            and found.migrated_from is not None
+            and not found.is_migrating
+        )

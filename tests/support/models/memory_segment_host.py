@@ -35,6 +35,7 @@ from anabranch.controller.segment_host import (
     HostCapabilities,
     HostEvent,
     Moved,
+    OldClient,
     OtherIncarnation,
     Rates,
     Refilled,
@@ -99,6 +100,8 @@ class Shelf:
     def __init__(self) -> None:
         self.segments: dict[TopicName, StoredSegment] = {}
         self.regular: dict[TopicName, dict[str, bool]] = {}  # subscriptions of regular topics, and whether shared
+        self.regular_entries: dict[TopicName, list[Entry]] = {}  # of regular topics
+        self.old_clients: dict[TopicName, tuple[OldClient, ...]] = {}  # of regular topics; none attaches to a segment
         self._tokens: dict[TopicName, FencingToken] = {}  # kept when the segment is deleted: that is the fence
         self._listeners: list[Callable[[HostEvent], None]] = []
         self._closers: list[Callable[[SegmentRef, str, str], None]] = []
@@ -131,13 +134,22 @@ class Shelf:
         ref = request.segment
         if isinstance(request, Adopt):
             self._admit(token, request)
-            found = self.segments.setdefault(ref.name, StoredSegment(ref, request.operation))
-            for name in self.regular.get(ref.name, {}):
+            found = self.segments.get(ref.name)
+            if found is None:
+                found = self.segments[ref.name] = StoredSegment(ref, request.operation)
+                found.entries = self.regular_entries.pop(ref.name, [])
+            subscriptions = self.regular.get(ref.name, {})
+            for name in subscriptions:
                 self._add_cursor(found, CursorSpec(name, Start.EARLIEST))
-            return Adopted((), tuple(sorted(self.regular.get(ref.name, {}).items())))
+            if request.force:
+                self.old_clients.pop(ref.name, None)
+            return Adopted(self.old_clients.get(ref.name, ()), tuple(sorted(subscriptions.items())))
         self._admit(token, request)
-        self.segments.pop(ref.name, None)
+        found = self.segments.pop(ref.name, None)
         self._tokens.pop(ref.name, None)
+        if found is not None:
+            assert found.sealed is None, f"{ref} is released after it was sealed"
+            self.regular_entries[ref.name] = found.entries
         return Done()
 
     def _admit(self, token: FencingToken, request: Request) -> StoredSegment | Done | None:
@@ -162,6 +174,8 @@ class Shelf:
         ref = request.segment
         match request:
             case Create(operation, _, cursors):
+                if found is None and ref.name in self.regular:
+                    raise SegmentMissing(f"{ref} is a regular topic: only Adopt makes it a segment")
                 if found is None:
                     found = self.segments[ref.name] = StoredSegment(ref, operation)
                 for spec in cursors:

@@ -20,7 +20,7 @@ from typing import Any
 from anabranch.controller import segment_host as host
 from anabranch.controller.events import StepDown
 from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
-from anabranch.controller.records.topic_record import Outcome, TopicRecord
+from anabranch.controller.records.topic_record import NoSuchOperation, Outcome, TopicRecord
 from anabranch.controller.records.topic_record_codec import decode_record, encode_record
 from anabranch.controller.segment_host import (
     FencingToken,
@@ -39,6 +39,7 @@ from anabranch.controller.topic.operation_events import (
     Asked,
     Call,
     Failed,
+    MigrationCall,
     PruneCall,
     ReadRecord,
     RecordDoubtful,
@@ -46,12 +47,14 @@ from anabranch.controller.topic.operation_events import (
     RecordSaved,
     RecordSeen,
     RecordUnread,
+    RegisterSubscriptions,
     RemoveRecord,
     Reply,
     Rest,
     Rested,
     SaveRecord,
     SubscriptionsKnown,
+    SubscriptionsRegistered,
 )
 from anabranch.controller.topic.operation_workflow import OperationWorkflow
 from anabranch.controller.topic.subscription_events import (
@@ -60,6 +63,8 @@ from anabranch.controller.topic.subscription_events import (
     CursorRested,
     LayoutKnown,
     ReadRegistry,
+    RegisterCall,
+    Registered,
     RegistryDoubtful,
     RegistrySaved,
     RegistrySeen,
@@ -215,6 +220,7 @@ class World:
                 raise HostError("the host accepts no further segment")
             if self.downs.get(owner, 0) > self.now_ms:
                 raise HostUnavailable(f"host {owner} is down")
+            self.check_request(request)
             answer = self.shelf.apply(token, request, self.now_ms)
             self.say(f"  host: {_told(request)} term {token.term}.{token.number}")
             if isinstance(request, host.Seal):
@@ -225,6 +231,9 @@ class World:
             failed(HostOutcomeUnknown("no answer") if maybe else HostUnavailable("not reached"))
 
         self.send(apply, answered, failed, lost)
+
+    def check_request(self, request: Request) -> None:
+        """What an owner checks in the topic's record: raises HostError."""
 
     def _host_event(self, event: host.HostEvent) -> None:
         for tell in tuple(self.listeners):
@@ -402,8 +411,10 @@ class World:
             for reply in asking.replies:
                 outcome = self.outcomes.get(operation_id)
                 if reply is not None and not isinstance(asking.call, SubscriptionCall | PruneCall):
+                    # after the next operation the record does not name a migration any more: its caller reads it
+                    unsettled = ("not-leader", NoSuchOperation.code if isinstance(asking.call, MigrationCall) else "")
                     self.must(
-                        outcome is not Outcome.COMMITTED or reply.code == "not-leader",
+                        outcome is not Outcome.COMMITTED or reply.code in unsettled,
                         f"{operation_id} was refused ({reply.code}) and committed",
                     )
 
@@ -509,6 +520,10 @@ class Leader:
                 deliver(self.subs, LayoutKnown(record))
             case AnnounceSubscriptions(names):
                 deliver(self.ops, SubscriptionsKnown(names))
+            case RegisterSubscriptions(operation_id, kinds):
+                deliver(self.subs, SubscriptionAsked(RegisterCall(operation_id, kinds)))
+            case Registered(operation_id):
+                deliver(self.ops, SubscriptionsRegistered(operation_id))
             case Reply(operation_id, error, _):
                 self.say(f"reply {operation_id}: {error.code if error else 'done'}")
                 world.replied(operation_id, error)
@@ -582,12 +597,12 @@ class _Rest:
         return []
 
 
-_NAMES: dict[tuple[int, int, int], TopicName] = {}
+_NAMES: dict[tuple[int, int, int, str | None], TopicName] = {}
 
 
 def name_of(segment: Segment) -> TopicName:
     """`backing_topic`, remembered: worlds ask for little else."""
-    key = segment.segment_id, segment.hash_range.start, segment.hash_range.end
+    key = segment.segment_id, segment.hash_range.start, segment.hash_range.end, segment.legacy_topic_name
     if key not in _NAMES:
         _NAMES[key] = backing_topic(TOPIC, segment)
     return _NAMES[key]

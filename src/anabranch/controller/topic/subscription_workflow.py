@@ -299,6 +299,9 @@ class SubscriptionWorkflow:
         """The registry with the intent of the call; None if the call is completed."""
         if isinstance(call, RegisterCall):
             return self._registered(registry, record, call)
+        if record.is_migrating and isinstance(call, UnsubscribeCall | MoveCall):
+            # The partitions have told their subscriptions: a cursor that is deleted now would be registered.
+            raise SubscriptionBusy(f"{self._topic} is being migrated; try again")
         found = registry.subscriptions.get(call.name)
         match call:
             case SubscribeCall(operation_id, name, kind, start, count_max):
