@@ -506,7 +506,7 @@ class CommandLookupTopic(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., authoritative: _Optional[bool] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., advertised_listener_name: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
 
 class CommandLookupTopicResponse(_message.Message):
-    __slots__ = ("brokerServiceUrl", "brokerServiceUrlTls", "response", "request_id", "authoritative", "error", "message", "proxy_through_service_url", "migrated_to")
+    __slots__ = ("brokerServiceUrl", "brokerServiceUrlTls", "response", "request_id", "authoritative", "error", "message", "proxy_through_service_url")
     class LookupType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         Redirect: _ClassVar[CommandLookupTopicResponse.LookupType]
@@ -523,7 +523,6 @@ class CommandLookupTopicResponse(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PROXY_THROUGH_SERVICE_URL_FIELD_NUMBER: _ClassVar[int]
-    MIGRATED_TO_FIELD_NUMBER: _ClassVar[int]
     brokerServiceUrl: str
     brokerServiceUrlTls: str
     response: CommandLookupTopicResponse.LookupType
@@ -532,8 +531,7 @@ class CommandLookupTopicResponse(_message.Message):
     error: ServerError
     message: str
     proxy_through_service_url: bool
-    migrated_to: str
-    def __init__(self, brokerServiceUrl: _Optional[str] = ..., brokerServiceUrlTls: _Optional[str] = ..., response: _Optional[_Union[CommandLookupTopicResponse.LookupType, str]] = ..., request_id: _Optional[int] = ..., authoritative: _Optional[bool] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., proxy_through_service_url: _Optional[bool] = ..., migrated_to: _Optional[str] = ...) -> None: ...
+    def __init__(self, brokerServiceUrl: _Optional[str] = ..., brokerServiceUrlTls: _Optional[str] = ..., response: _Optional[_Union[CommandLookupTopicResponse.LookupType, str]] = ..., request_id: _Optional[int] = ..., authoritative: _Optional[bool] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., proxy_through_service_url: _Optional[bool] = ...) -> None: ...
 
 class CommandGetTopicsOfNamespace(_message.Message):
     __slots__ = ("request_id", "namespace", "mode", "topics_pattern", "topics_hash", "properties")

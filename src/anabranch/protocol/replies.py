@@ -108,14 +108,10 @@ def lookup_connect(request_id: int, url: str, *, url_tls: str | None = None, aut
     )
 
 
-def lookup_failed(request_id: int, code: ServerError, text: str, migrated_to: str | None = None) -> bytes:
+def lookup_failed(request_id: int, code: ServerError, text: str) -> bytes:
     return _lookup(
         pb.CommandLookupTopicResponse(
-            request_id=request_id,
-            response=pb.CommandLookupTopicResponse.Failed,
-            error=code,
-            message=text,
-            migrated_to=migrated_to,
+            request_id=request_id, response=pb.CommandLookupTopicResponse.Failed, error=code, message=text
         )
     )
 

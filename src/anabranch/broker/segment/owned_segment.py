@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from anabranch.broker.close_notifications import notify_consumer_closed
-from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound, TopicMigrated, TopicMigrating
+from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.sequence_ids import STATE, Sequences
 from anabranch.broker.segment.key_range_check import KeyRangeCheck
 from anabranch.broker.segment.key_sampler import KeySampler
+from anabranch.broker.segment.old_clients import check_follows
 from anabranch.broker.segment.pending_cursors import PendingCursors
 from anabranch.broker.segment.segment_state import BLOB, OwnedSegmentState, SealNote, tombstone_properties
 from anabranch.broker.subscription.consumer import ConsumerSpec, SubscribeRequest
@@ -40,7 +41,6 @@ from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import replies
-from anabranch.protocol.managed_clients import is_managed
 from anabranch.protocol.server_errors import ServerError, refusal_code
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.garbage import weak_call
@@ -152,12 +152,13 @@ class OwnedSegment:
         self._check_follows(producer.metadata)
 
     def _check_follows(self, metadata: Mapping[str, str]) -> None:
-        """Raises TopicMigrated, TopicMigrating for clients that do not know that the topic is a segment."""
-        if self.is_adopted and not is_managed(metadata):
-            old, new = self.name.base, self.name.scalable
-            if self.topic.log.is_terminated:
-                raise TopicMigrated(old)
-            raise TopicMigrating(f"{old} is being migrated to {new}; try again")
+        check_follows(self.name, metadata, is_sealed=self.topic.log.is_terminated)
+
+    def _check_consumer_follows(self, request: SubscribeRequest) -> None:
+        """An ordered consumer of Pulsar's V5 client has no mark, but the controller has named it."""
+        known = self.state.cursors.get(request.name)
+        if known is None or not known.fence.is_holder(request.spec.name, self.state.ref.segment_id):
+            self._check_follows(request.spec.metadata)
 
     def producer_removed(self, producer: Producer) -> None:
         self._unproven.pop(producer, None)
@@ -218,9 +219,8 @@ class OwnedSegment:
         return (name for name, one in self.topic.subscriptions.items() if one.is_durable)
 
     def _present(self) -> frozenset[tuple[str, int]]:
-        return frozenset(
-            (name, self.state.of(name).rewind_count) for name in self._durable() if name in self.state.cursors
-        )
+        known = (name for name in self._durable() if name in self.state.cursors)
+        return frozenset((name, self.state.of(name).rewind_count) for name in known)
 
     async def add_cursors(self, specs: Iterable[CursorSpec]) -> None:
         """Creates missing cursors with one durable write; existing cursors do not move."""
@@ -412,7 +412,7 @@ class OwnedSegment:
     # -- subscribing
 
     async def before_subscribe(self, request: SubscribeRequest) -> None:
-        self._check_follows(request.spec.metadata)
+        self._check_consumer_follows(request)
         self._check_incarnation(request.spec)
         if not request.durable:
             return
@@ -430,7 +430,7 @@ class OwnedSegment:
 
     def check_attached(self, request: SubscribeRequest) -> None:
         """The consumer may have been replaced while it was attached, or the topic may have become a segment."""
-        self._check_follows(request.spec.metadata)
+        self._check_consumer_follows(request)
         if request.durable:
             self._check_admitted(request)
 

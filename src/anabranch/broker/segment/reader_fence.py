@@ -25,7 +25,11 @@ class ReaderFence:
         """`name`: of the consumer on the segment. `generation`: None for a client that cannot send one."""
         if generation is not None:
             return generation >= self.generation
-        return self.generation == 0 or (bool(self.holder) and name in names_of(self.holder, segment_id))
+        return self.generation == 0 or self.is_holder(name, segment_id)
+
+    def is_holder(self, name: str, segment_id: int) -> bool:
+        """Whether the controller has named this consumer."""
+        return bool(self.holder) and name in names_of(self.holder, segment_id)
 
     def raise_to(self, generation: int, holder: str = "") -> bool:
         """Refuses lower generations from now on, and forgets a holder named under one. True: something changed."""

@@ -124,7 +124,7 @@ class ConnectionPool:
                 BaseCommand.LOOKUP, self.answer_timeout_s, topic=topic, authoritative=authoritative
             )
             if answer.response == pb.CommandLookupTopicResponse.Failed:
-                raise refusal(answer.error, answer.message, answer.migrated_to)
+                raise refusal(answer.error, answer.message)
             url = self.address_of(answer.brokerServiceUrl, answer.brokerServiceUrlTls)
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 if answer.proxy_through_service_url or not url:
