@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.metadata.interface import ABSENT
+from anabranch.metadata.interface import ABSENT, StoreUnavailable
 from anabranch.metadata.open import bare_store
 from anabranch.runtime.clock import SystemClock
 from tests import services
@@ -99,11 +99,15 @@ async def reach(step: str, made: list[MigratingProcess], source: str, target: st
 async def wait_all(made: list[MigratingProcess]) -> str:
     """Every process says the same end."""
     async with asyncio.timeout(ENDS_S):
-        phases = {(await one.ended())["phase"] for one in made}
-        while len(phases) != 1:
+        while True:
+            try:
+                phases = {(await one.ended())["phase"] for one in made}
+            except StoreUnavailable:  # the server is not back for this process yet
+                await asyncio.sleep(0.1)
+                continue
+            if len(phases) == 1:
+                return str(phases.pop())
             await asyncio.sleep(0.1)
-            phases = {(await one.ended())["phase"] for one in made}
-    return str(phases.pop())
 
 
 @pytest.mark.parametrize(("kind", "side", "step", "fault"), STORIES)
