@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from anabranch.broker.admin.metadata_migration import MetadataMigrationAdmin
@@ -43,15 +42,10 @@ class MigrationCalls:
 
 def _fields(request: Request) -> dict[str, Any]:
     """From the body, or from the query, as Pulsar's client sends them."""
-    body: Any = {}
-    if request.body:
-        try:
-            body = json.loads(request.body)
-        except ValueError as error:
-            raise BadRequest(f"the body is no JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise BadRequest('the body is an object such as {"targetUrl": "etcd://HOST:PORT"}')
-    fields: dict[str, Any] = dict(body)
+    body = request.json()
+    if body is not None and not isinstance(body, dict):
+        raise BadRequest('the body is an object such as {"targetUrl": "etcd://HOST:PORT"}')
+    fields: dict[str, Any] = dict(body or {})
     if "target" in request.query:
         fields["targetUrl"] = request.query["target"]
     if rate := request.query.get("rate"):
