@@ -130,6 +130,32 @@ def test_timeline_has_painted_and_marks_states(view: Watched, topic: str) -> Non
         assert "50" in page.locator("tr", has_text="audit").inner_text()
 
 
+def test_messages_are_shown_as_they_come_and_stay_text(view: Watched, topic: str) -> None:
+    payloads = [b'{"big":12345678901234567890,"a":[]}', b"<img src=x onerror=alert(1)>", b"\xff\xfe", b"x" * 5000]
+    with (
+        anabranch.blocking.connect(view.broker.service_url) as client,
+        client.producer(f"topic://public/default/{topic}") as producer,
+    ):
+        page = view.open(path_of(topic))
+        page.locator(".messages button", has_text="Show them").click()
+        page.locator(".messages .hint", has_text="newest 0").wait_for()
+        for number, payload in enumerate(payloads):
+            producer.send(payload, key=f"k{number}\u202e", properties={"p": "<b>v</b>"})
+        page.locator(".messages .hint", has_text="newest 4").wait_for()
+        page.locator(".messages button", has_text="Pause").click()
+        producer.send(b"later", key="k9")
+    rows = page.locator(".messages tbody tr")
+    assert rows.count() == 4 and page.locator("main img").count() == 0
+    page.locator(".preview", has_text="big").click()
+    assert "12345678901234567890" in page.locator(".detail pre").inner_text(), "numbers stay exact"
+    page.locator(".preview", has_text="2 bytes that are not text").click()
+    assert page.locator(".detail pre").inner_text().startswith("0000  ff fe")
+    page.locator(".messages button", has_text="Resume").click()
+    page.locator(".messages .hint", has_text="newest 5").wait_for()
+    page.locator(".messages input").fill("key:k9 later")
+    page.wait_for_function("document.querySelectorAll('.messages .preview').length === 1")
+
+
 def test_hostile_names_stay_text(view: Watched) -> None:
     rest = Rest(view.broker.http_url)
     for name in HOSTILE:

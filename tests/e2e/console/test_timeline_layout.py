@@ -113,6 +113,7 @@ def test_other_pure_functions(view: Watched) -> None:
         r"""async () => {
           const {short, whole, bytes, plain, quoted, duration, moment} = await import("/console/format.js");
           const {parser} = await import("/console/stream.js");
+          const {hexDump, indented, admitted} = await import("/console/messages.js");
           const {filtered} = await import("/console/page_topics.js");
           const text = 'event: tick\nid: 3\ndata: {"a":"é\\n"}\n\n:\n\nevent: bye\ndata: {}\n\n', seen = [];
           for (let size = 1; size < text.length; size++) {
@@ -126,6 +127,10 @@ def test_other_pure_functions(view: Watched) -> None:
             numbers: [short(1234567), short(0.25), short(999), short(null), whole("9007199254740993"), bytes(1536)],
             text: [plain("a\u202eb\u0000"), quoted("it's"), quoted("topic://a/b/c"), duration(93000), moment(0, true)],
             events: [...new Set(seen)],
+            json: ['{"a":[1,{"b":"x,:{"}],"c":{},"n":12345678901234567890}', "no { json", "[]"].map(indented),
+            hex: hexDump(new Uint8Array([0x41, 0, 0xff])),
+            admitted: ["", "key:a", "SEGMENT", "segment:2 x"].map(text => admitted(
+              [{id: "1:2", key: "a", segment: 2, payload: "x", properties: {}}], text).length),
             filters: ["", "ord", "kind:reg", "ns:public/default pay", "ns:other"].map(q => filtered(rows, q).length),
           };
         }"""
@@ -134,5 +139,12 @@ def test_other_pure_functions(view: Watched) -> None:
         "numbers": ["1.23 M", "0.3", "999", "–", "9,007,199,254,740,993", "1.50 KiB"],
         "text": ["a\\u202eb\\u0000", "'it'\\''s'", "topic://a/b/c", "1 min 33 s", "–"],
         "events": ['[["tick",{"a":"é\\n"}],["bye",{}]]'],
+        "json": [
+            '{\n  "a": [\n    1,\n    {\n      "b": "x,:{"\n    }\n  ],\n  "c": {},\n  "n": 12345678901234567890\n}',
+            "no { json",
+            "[]",
+        ],
+        "hex": f"0000  {'41 00 ff'.ljust(47)}  A..",
+        "admitted": [1, 1, 0, 1],
         "filters": [2, 1, 1, 1, 0],
     }

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anabranch.admin.blocking.group import Group, Names
+from anabranch.admin.blocking.group import Group, Names, Objects
 from anabranch.admin.client import segment_ids
 from anabranch.admin.paths import namespace_path, scalable_url, segment_url, timeline_url
 
@@ -53,6 +53,10 @@ class ScalableTopics(Group):
     def tick(self, topic: str) -> dict[str, Any]:
         """Figures of the segments that change, subscriptions with sessions, the running operation."""
         return self._object("GET", timeline_url(topic, "tick"))
+
+    def messages(self, topic: str, *, count: int = 50, segment: int | None = None) -> Objects:
+        """The newest messages, the newest first, with the first 4 KiB of each payload. Nothing is acknowledged."""
+        return self._objects("GET", timeline_url(topic, "messages"), query={"count": count, "segment": segment})
 
     def split(
         self, topic: str, segment: int, *, into: int | None = None, at: Sequence[int] | None = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anabranch.admin.blocking.group import Group, Names
+from anabranch.admin.blocking.group import Group, Names, Objects
 from anabranch.admin.paths import lookup_url, topic_path, topic_url, topics_url
 
 
@@ -107,6 +107,10 @@ class Topics(Group):
     def message(self, topic: str, ledger: int, entry: int) -> bytes:
         """The payload of an entry."""
         return (self._exchange.call("GET", topic_url(topic, "ledger", str(ledger), "entry", str(entry)))).body
+
+    def messages(self, topic: str, *, count: int = 50) -> Objects:
+        """The newest messages, the newest first, with the first 4 KiB of each payload. Nothing is acknowledged."""
+        return self._objects("GET", f"/anabranch/v1/{topic_path(topic)}/messages", query={"count": count})
 
     def examine(self, topic: str, *, start: str = "latest", number: int = 1) -> bytes:
         """The payload of one message, counted from either end."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 from anabranch.broker.admin.auto_scale import AutoScaleAdmin
 from anabranch.broker.admin.brokers import BrokersAdmin
+from anabranch.broker.admin.messages import MessageBrowser
 from anabranch.broker.admin.metadata_migration import MetadataMigrationAdmin
 from anabranch.broker.admin.namespaces import NamespaceAdmin
 from anabranch.broker.admin.partition_hashes import PartitionHashes
@@ -56,6 +57,7 @@ class BrokerAdmin:
         self.maintenance = TopicMaintenance(services)
         self.scalable_topics = scalable_topics or ScalableAdmin(services)
         self.timeline = TimelineAdmin(services, self.scalable_topics)
+        self.messages = MessageBrowser(services)
         self.partition_hashes = PartitionHashes(services)
         self.topic_migration = TopicMigrationAdmin(services, self.partition_hashes)
         self.auto_scale = AutoScaleAdmin(services, self.namespaces)
@@ -70,6 +72,7 @@ class BrokerAdmin:
             self.topics,
             self.maintenance,
             self.scalable_topics,
+            self.messages,
             self.partition_hashes,
             self.topic_migration,
             self.auto_scale,

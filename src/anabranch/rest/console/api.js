@@ -23,6 +23,8 @@ export const ROUTES = {
   timeline: "GET /anabranch/v1/scalable/{tenant}/{namespace}/{topic}/timeline",
   tick: "GET /anabranch/v1/scalable/{tenant}/{namespace}/{topic}/tick",
   events: "GET /anabranch/v1/scalable/{tenant}/{namespace}/{topic}/events",
+  messages: "GET /anabranch/v1/scalable/{tenant}/{namespace}/{topic}/messages",
+  regularMessages: "GET /anabranch/v1/persistent/{tenant}/{namespace}/{topic}/messages",
   autoscale: "GET /admin/v2/scalable/{tenant}/{namespace}/{topic}/autoscale",
   split: "POST /admin/v2/scalable/{tenant}/{namespace}/{topic}/split/{segment}",
   merge: "POST /admin/v2/scalable/{tenant}/{namespace}/{topic}/merge/{segment}/{other}",

@@ -31,7 +31,7 @@ const Page = () => {
   if (first === "namespace" && rest.length === 2) return html`<${NamespacePage} key=${rest.join("/")} tenant=${rest[0]} namespace=${rest[1]} />`;
   if (first === "brokers") return html`<${BrokersPage} />`;
   if (first === "metadata") return html`<${MetadataPage} />`;
-  return html`<${Empty} title="There is no such page"><p><a href="#/">Overview</a></p><//>`;
+  return html`<${Empty} isPage title="There is no such page"><p><a href="#/">Overview</a></p><//>`;
 };
 
 const SignIn = () => {

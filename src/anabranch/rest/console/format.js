@@ -55,6 +55,10 @@ export const quoted = text => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.r
 
 const UNSAFE = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
-/** Text of others with control, bidi and invisible characters shown as escapes. */
-export const plain = text =>
-  String(text).replace(UNSAFE, found => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`);
+const escape = found => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`;
+
+/** Text of others on one line, with control, bidi and invisible characters shown as escapes. */
+export const plain = text => String(text).replace(UNSAFE, escape);
+
+/** As `plain`, on as many lines as it has. */
+export const visible = text => String(text).replace(UNSAFE, found => (found === "\n" || found === "\t" ? found : escape(found)));

@@ -4,6 +4,7 @@ import { useEffect } from "./hooks.js";
 import { useSignal } from "./signals.js";
 import { ask } from "./api.js";
 import { plain, short, bytes, whole } from "./format.js";
+import { Messages } from "./messages.js";
 import { namespaces } from "./page_topics.js";
 import { Chip, Failure, Name, asked, every, html, link } from "./ui.js";
 
@@ -21,7 +22,7 @@ export const NamespacesPage = () => {
     return every(10000, async () => { try { all.value = await namespaces(); } catch (error) { failed.value = error; } });
   }, []);
   return html`<header class="page"><h1>Namespaces</h1></header>${failed.value && html`<${Failure} error=${failed.value} />`}
-    ${all.value && html`<section class="panel"><table><thead><tr><th>namespace</th><th></th></tr></thead><tbody>${all.value.map(one => html`<tr key=${one}>
+    ${all.value && html`<section class="panel"><table><thead><tr><th>namespace</th><th>content</th></tr></thead><tbody>${all.value.map(one => html`<tr key=${one}>
       <td><a href=${link(["namespace", ...one.split("/")])}><${Name} text=${one} /></a></td>
       <td><a href=${link(["topics"], { ns: one })}>topics</a></td></tr>`)}</tbody></table></section>`}`;
 };
@@ -95,5 +96,6 @@ export const RegularPage = ({ kind, tenant, namespace, topic }) => {
       <tbody>${subscriptions.map(([name, it]) => html`<tr key=${name}><td><${Name} text=${name} /></td><td>${plain(it.type ?? "–")}</td>
         <td class="number">${whole(it.msgBacklog)}</td><td class="number">${whole(it.unackedMessages)}</td><td class="number">${short(it.msgRateOut)}</td>
         <td class="number" title=${(it.consumers ?? []).map(c => plain(`${c.consumerName} ${c.address ?? ""}`)).join("\n")}>${whole((it.consumers ?? []).length)}</td>
-        <td>${kind === "regular" && html`<button onClick=${() => skip(name, it)}>Skip all …</button>`}</td></tr>`)}</tbody></table>`}</section>`}`;
+        <td>${kind === "regular" && html`<button onClick=${() => skip(name, it)}>Skip all …</button>`}</td></tr>`)}</tbody></table>`}</section>
+    <${Messages} params=${params} kind=${kind} />`}`;
 };

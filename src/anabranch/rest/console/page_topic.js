@@ -4,6 +4,7 @@ import { useEffect } from "./hooks.js";
 import { useSignal } from "./signals.js";
 import { ask } from "./api.js";
 import { duration, plain, quoted, short, bytes, whole } from "./format.js";
+import { Messages } from "./messages.js";
 import { follow } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { merged, segmentsOf } from "./timeline_layout.js";
@@ -36,7 +37,7 @@ export const TopicPage = ({ tenant, namespace, topic }) => {
     else { second.value = null; selected.value = id === selected.value ? null : id; }
   };
   if (status.value.word === "ended" && !segments.value.size)
-    return html`<${Empty} title="This topic cannot be shown"><p>${plain(status.value.why)}</p>
+    return html`<${Empty} isPage title="This topic cannot be shown"><p>${plain(status.value.why)}</p>
       <p><a href=${link(["topics"])}>All topics</a></p><//>`;
   const names = Object.keys(tick.value?.subscriptions ?? {}), wanted = route.value.query.subscription;
   const subscription = names.includes(wanted) ? wanted : names[0];
@@ -54,6 +55,7 @@ export const TopicPage = ({ tenant, namespace, topic }) => {
     <${Selection} params=${params} full=${full} segments=${segments.value} tick=${tick.value}
                   first=${selected.value} second=${second.value} />
     <${Subscriptions} params=${params} full=${full} tick=${tick.value} segments=${segments.value} />
+    <${Messages} params=${params} kind="scalable" />
     <${Scaling} tick=${tick.value} />
     <section class="panel"><h2>This topic</h2><div class="buttons left">
       <button class="danger" onClick=${() => { asked.value = deletion(params, full, tick.value, segments.value); }}>Delete topic …</button></div></section>`;

@@ -57,8 +57,9 @@ export const Time = ({ ms }) =>
 export const Chip = ({ label, children, tone }) =>
   html`<div class="chip ${tone ?? ""}"><span>${label}</span><strong>${children}</strong></div>`;
 
-export const Empty = ({ title, children }) =>
-  html`<div class="empty"><h2>${title}</h2>${children}</div>`;
+/** Instead of content; `isPage`: there is nothing else on the page. */
+export const Empty = ({ title, isPage, children }) =>
+  html`<div class="empty">${isPage ? html`<h1>${title}</h1>` : html`<h2>${title}</h2>`}${children}</div>`;
 
 export const Failure = ({ error }) => html`<p class="failure" role="alert">
   <strong>${error.code}</strong> ${plain(error.reason ?? error.message)}</p>`;

@@ -142,6 +142,7 @@ QUERY |= {
     ("POST", "{topic}/subscriptions/{subscription}/seek"): {"timestamp": NUMBER},
 }
 BODIES |= {("PUT", f"{_SCALABLE}/{{topic}}"): WORDS}
+QUERY["GET", "{topic}/messages"] = {"count": NUMBER, "segment": NUMBER}
 QUERY["GET", "{topic}/timeline"] = QUERY["GET", "{topic}/events"] = {"since": NUMBER}
 QUERY["POST", "/metadata/migration/start"] = {"target": TEXT, "rate": NUMBER, "purgeTarget": FLAG}
 BODIES["POST", "/metadata/migration/start"] = {

@@ -179,7 +179,12 @@ MIGRATION = {
 }
 COMPARISON = _object(source_records=NUMBER, target_records=NUMBER, different=NUMBER, keys=TEXTS)
 
+MESSAGE = _object(id=TEXT, publishTimeMs=NUMBER, properties=WORDS, size=NUMBER)
+MESSAGES: Schema = {"type": "array", "items": MESSAGE}
+
 RESULTS: dict[tuple[str, str], Schema] = {
+    ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/messages"): MESSAGES,
+    ("GET", "/anabranch/v1/persistent/{tenant}/{namespace}/{topic}/messages"): MESSAGES,
     ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/timeline"): TIMELINE,
     ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/tick"): TICK,
     ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/events"): EVENTS,

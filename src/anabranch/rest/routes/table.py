@@ -27,6 +27,7 @@ from anabranch.rest.routes.topic_maintenance import topic_maintenance_routes
 from anabranch.rest.routes.topic_migration import topic_migration_routes
 from anabranch.rest.routes.topic_policies import topic_policy_routes
 from anabranch.rest.routes.topics import topic_routes
+from anabranch.rest.routes.web.messages import message_routes
 from anabranch.rest.routes.web.pages import static_routes
 from anabranch.rest.routes.web.timeline import timeline_routes
 from anabranch.rest.static_files import StaticFiles
@@ -50,6 +51,7 @@ def make_router(admin: BrokerAdmin, version: str, *, console: bool = True) -> Ro
         *schema_routes(admin.schemas),
         *scalable_routes(admin.scalable_topics),
         *timeline_routes(admin.timeline),
+        *message_routes(admin.messages),
         *topic_migration_routes(admin.topic_migration),
         *auto_scale_routes(admin.auto_scale),
         *publish_routes(admin.publishing),

@@ -2,6 +2,7 @@
 
 | module | what it is |
 |---|---|
+| `messages` | the newest messages of topics |
 | `pages` | the web console at `/`: static files |
 | `timeline` | timelines of scalable topics: geometry, ticks, live events |
 """

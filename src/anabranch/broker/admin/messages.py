@@ -1,0 +1,122 @@
+"""The newest messages of a topic for people who look at it. No subscription is made and nothing is acknowledged.
+
+Every segment (or partition) is read by the broker that serves it, from the end of its log; the newest of all are the
+answer. Reading is bounded: entries and bytes per segment, segments, and a preview of each payload.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anabranch.broker.admin.owner_routing import OwnerRouting
+from anabranch.broker.services import Services
+from anabranch.broker.topic.topic import Topic
+from anabranch.interbroker.peer_calls import peer_call
+from anabranch.model.errors import NotAllowed, NotFound
+from anabranch.model.names import Domain, TopicName
+from anabranch.model.position import Position
+from anabranch.model.segment import backing_topic
+from anabranch.protocol.entry import parts, split_batch
+from anabranch.protocol.errors import BadEntry
+from anabranch.storage.topic.topic_log import StoredEntry
+
+COUNT_MAX = 200
+BYTES_MAX = 1 << 20  # of the entries that one segment reads
+SEGMENTS_MAX = 128  # the newest ones
+PREVIEW_BYTES = 4096
+
+
+class MessageBrowser:
+    def __init__(self, services: Callable[[], Services]) -> None:
+        self._services = services
+        self._routing = OwnerRouting(services)
+
+    async def newest(self, topic: str, count: int, segment: int | None) -> list[dict[str, Any]]:
+        """At most `count`, the newest first: `id, segment, key, publishTimeMs, properties, size`, and `payload` (text)
+        or `payloadBase64`, both cut at 4 KiB; `unreadable` says why a payload cannot be shown."""
+        name = TopicName.parse(topic)
+        sources = await self._sources(name, segment)
+        found = await self._routing.call_each(list(sources), self.newest_here, count=min(count, COUNT_MAX))
+        messages = [
+            {**one, "segment": sources[source]} for source, some in zip(sources, found, strict=True) for one in some
+        ]
+        messages.sort(key=lambda one: one["publishTimeMs"], reverse=True)
+        return messages[:count]
+
+    async def _sources(self, name: TopicName, segment: int | None) -> dict[TopicName, int | None]:
+        """The topics that hold its messages, and their segment ids; None for those of a regular topic."""
+        services = self._services()
+        if name.domain is not Domain.TOPIC:
+            partitions = await services.catalog.partitions(name)
+            return {name.partition(index): None for index in range(partitions)} if partitions else {name: None}
+        if services.scalable is None:
+            raise NotAllowed("scalable topics are switched off on this broker")
+        segments = (await services.scalable.record(name)).segments
+        if segment is not None and segment not in segments:
+            raise NotFound(f"{name} has no segment {segment}")
+        ids = sorted(segments)[-SEGMENTS_MAX:] if segment is None else [segment]
+        return {backing_topic(name, segments[one]): one for one in ids}
+
+    @peer_call("messages.newest_here")
+    async def newest_here(self, topic: str, count: int) -> list[dict[str, Any]]:
+        """Of a topic or segment that this broker serves."""
+        found = await self._services().topics.get(TopicName.parse(topic), create=False)
+        if not isinstance(found, Topic):
+            raise NotAllowed(f"{topic} keeps no messages")
+        messages: list[dict[str, Any]] = []
+        for entry in reversed(await _newest_entries(found, count)):
+            messages += reversed(_shown(entry))
+            if len(messages) >= count:
+                break
+        return messages[:count]
+
+
+async def _newest_entries(topic: Topic, count: int) -> list[StoredEntry]:
+    """The last entries, oldest first, of at most `BYTES_MAX` (and at least one)."""
+    log, left, found = topic.log, count, list[StoredEntry]()
+    for info in reversed(list(log.chain)):
+        size = BYTES_MAX - sum(len(one.payload) for one in found)
+        if left <= 0 or size <= 0 or not info.entries:
+            continue
+        start = Position(info.id, max(0, info.entries - left))
+        read = await log.read(start, min(left, info.entries), size, Position(info.id, info.entries - 1))
+        found = [*read, *found]
+        left -= len(read)
+    return found
+
+
+def _shown(entry: StoredEntry) -> list[dict[str, Any]]:
+    place = f"{entry.position.ledger}:{entry.position.entry}"
+    try:
+        of, stored = parts(entry.payload)
+    except BadEntry as error:
+        unknown: dict[str, Any] = {"key": None, "publishTimeMs": 0, "properties": {}, "size": len(entry.payload)}
+        return [{"id": place, **unknown, "unreadable": error.reason}]
+    try:
+        batch = split_batch(entry.payload)
+    except BadEntry as error:
+        known: dict[str, Any] = {"key": None, "publishTimeMs": of.publish_time, "properties": {}, "size": len(stored)}
+        return [{"id": place, **known, "unreadable": error.reason}]
+    is_batch = of.HasField("num_messages_in_batch")
+    return [
+        {
+            "id": f"{place}:{index}" if is_batch else place,
+            "key": single.partition_key if single.HasField("partition_key") else None,
+            "publishTimeMs": of.publish_time,
+            "properties": {pair.key: pair.value for pair in single.properties},
+            **({"payload": None, "size": 0} if single.null_value else _payload(data)),
+        }
+        for index, (single, data) in enumerate(batch)
+    ]
+
+
+def _payload(data: bytes) -> Mapping[str, Any]:
+    preview = data[:PREVIEW_BYTES]
+    try:
+        return {"payload": preview.decode("utf-8"), "size": len(data)}
+    except UnicodeDecodeError as error:
+        if error.start > PREVIEW_BYTES - 4 and len(data) > PREVIEW_BYTES:  # the cut went through a character
+            return {"payload": preview[: error.start].decode("utf-8"), "size": len(data)}
+        return {"payloadBase64": base64.b64encode(preview).decode(), "size": len(data)}
