@@ -10,8 +10,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -123,9 +123,27 @@ def check_complete(rows: Iterable[Any], sent: dict[str, int]) -> None:
     for row in rows:
         one = json.loads(bytes(row["value"]))
         found[one["k"]].append(one["n"])
-    wrong = {key: sorted(found[key])[:5] for key in sent if sorted(found[key]) != list(range(sent[key]))}
-    assert not wrong, f"missing or twice: {wrong}"
+    wrong = {key: said for key in sent if (said := difference(found[key], sent[key]))}
+    assert not wrong, f"not exactly once: {wrong}"
     assert set(found) <= set(sent)
+
+
+def difference(numbers: Sequence[int], sent: int) -> str:
+    """Which of the numbers 0 to `sent` are missing, came more than once, or were never sent; "" if none."""
+    times = Counter(numbers)
+    found = {
+        "missing": [one for one in range(sent) if not times[one]],
+        "more than once": sorted(one for one, count in times.items() if count > 1),
+        "never sent": sorted(one for one in times if not 0 <= one < sent),
+    }
+    return ", ".join(f"{what}: {runs(which)}" for what, which in found.items() if which)
+
+
+def runs(numbers: Sequence[int]) -> str:
+    """Ascending numbers as text: 1–3, 7."""
+    begins = [one for one in numbers if one - 1 not in numbers]
+    ends = [one for one in numbers if one + 1 not in numbers]
+    return ", ".join(f"{one}" if one == last else f"{one}–{last}" for one, last in zip(begins, ends, strict=True))
 
 
 def check_key_order(rows: Iterable[Any]) -> None:
