@@ -1,7 +1,10 @@
 """The streaming reader: offsets, admission, AvailableNow, lag. Lives in one driver process per source and query.
 
-Spark asks for the latest offset some eighty times a second while a query is idle, so answers come from what a watcher
-on the event loop has seen last (`metadataMaxAgeMs`); only a batch that has something to read asks the brokers.
+Spark asks for the latest offset again at once while a query is idle, so answers come from what a watcher on the event
+loop sees (`metadataMaxAgeMs`); only a batch that has something to read asks the brokers for more.
+
+"Nothing new" is final for some callers: `processAllAvailable` returns on it. So that answer waits for a view that the
+watcher asked for after Spark's question; during an outage it waits for the brokers.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from anabranch.spark.source.subscription_hold import Hold
 log = get_logger(__name__)
 
 NAMES_EVERY_S = 5.0  # how often topics that match a pattern are looked for
+NEWER_WITHIN_S = 1.0  # with a longer `metadataMaxAgeMs`, "nothing new" may be as old as that, less this wait
 
 
 class Watcher:
@@ -56,6 +60,8 @@ class Watcher:
         self._every_s = every_ms / 1000
         self._views: dict[str, View] | None = None
         self._seen_at = 0.0
+        self._asked_at = 0.0  # when the watcher asked for the views that it saw last
+        self._news = asyncio.Event()
         self._failure: Error | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -67,15 +73,18 @@ class Watcher:
 
     async def _run(self) -> None:
         while True:
+            asked_at = self._cluster.clock.monotonic()
             try:
                 await self._look_for_topics()
                 found = await asyncio.gather(*(self._cluster.view_now(topic) for topic in self._topics))
                 self._views, self._failure = dict(zip(self._topics, found, strict=True)), None
-                self._seen_at = self._cluster.clock.monotonic()
+                self._seen_at, self._asked_at = self._cluster.clock.monotonic(), asked_at
             except Error as error:
                 self._failure = error
                 if isinstance(error, ClientError) and not error.retryable:
                     self._views = None  # a view known to be wrong must not be used for planning
+            news, self._news = self._news, asyncio.Event()
+            news.set()
             await self._cluster.clock.sleep(self._every_s)
 
     async def _look_for_topics(self) -> None:
@@ -92,9 +101,29 @@ class Watcher:
             failure = self._failure
             if isinstance(failure, ClientError) and not failure.retryable:
                 raise failure
-            fresh = self._cluster.views(self._topics)  # waits as long as the operation timeout says
-            self._views, self._seen_at = fresh, self._cluster.clock.monotonic()
+            return self._refreshed()
         return self._views
+
+    def views_since(self, asked_at: float) -> dict[str, View]:
+        """Asked for at this moment or later; raises why there are none."""
+        since = asked_at - max(self._every_s - NEWER_WITHIN_S, 0.0)
+
+        async def wait_newer() -> bool:
+            try:
+                async with asyncio.timeout(self._cluster.timeout_s):
+                    while self._views is not None and self._asked_at < since:
+                        await self._news.wait()
+            except TimeoutError:
+                return False
+            return True
+
+        return self.views() if self._cluster.call(wait_newer) else self._refreshed()
+
+    def _refreshed(self) -> dict[str, View]:
+        """Waits as long as the operation timeout says."""
+        fresh = self._cluster.views(self._topics)
+        self._views, self._seen_at = fresh, self._cluster.clock.monotonic()
+        return fresh
 
     def stop(self) -> None:
         task = self._task
@@ -179,20 +208,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen = self._cluster.views(topics_of(self._cluster, self._task.options))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  Spark's name
-        options, views = self._task.options, self._views()
+        asked_at = self._cluster.clock.monotonic()
         began = self._reached = offsets.load(start)
         self._keep_after(began)
+        reached = self._following(began, self._views(), limit)
+        if reached is None and self._watcher is not None and self._frozen is None:
+            reached = self._following(began, self._limited(self._watcher.views_since(asked_at)), limit)
+        if reached is None:
+            return start
+        self._waiting_since = None
+        self._reached = reached
+        return offsets.dump(reached)
+
+    def _following(self, began: Offset, views: Mapping[str, View], limit: ReadLimit) -> Offset | None:
+        """Where a batch ends that begins here; None where there is nothing for one."""
+        options = self._task.options
         settled = self._settled(began, views)
         ends: Mapping[cuts.Segment, Position] = {}
         if cuts.ahead(settled, views) and not self._waits(settled, views):
             rows_max, bytes_max = _limits(limit, options.bytes_max)
             ends = admitted(self._cluster, settled, views, rows_max, bytes_max, options.alignment)
         reached = cuts.advanced(settled, views, ends)
-        if not ends and not cuts.has_passed(began, reached):
-            return start
-        self._waiting_since = None
-        self._reached = reached
-        return offsets.dump(reached)
+        return reached if ends or cuts.has_passed(began, reached) else None
 
     def _settled(self, start: Offset, views: Mapping[str, View]) -> dict[str, Cut]:
         on_loss = loss_taken(self._task.options)
