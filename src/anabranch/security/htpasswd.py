@@ -172,7 +172,9 @@ class PasswordMethod:
         try:
             entries = parse_htpasswd(self._path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise BadPasswordFile(f"the htpasswd file cannot be read: {error.strerror or error}") from error
+            raise BadPasswordFile(
+                f"the htpasswd file {self._path} cannot be read: {error.strerror or error}"
+            ) from error
         except UnicodeDecodeError as error:
             raise BadPasswordFile("the htpasswd file is not UTF-8") from error
         if any(stored.startswith(_BCRYPT) for stored in entries.values()):

@@ -78,8 +78,9 @@ def read_key(place: str) -> bytes:
         return path.read_bytes()
     except (OSError, ValueError) as error:
         words = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "not a path"
-        name = f" {path}" if place.startswith("file:") or _FILE_NAME.fullmatch(place) else ""
-        raise BadKey(f"the key file{name} cannot be read: {words}") from error
+        is_name = place.startswith(("file:", "./", "../")) or _FILE_NAME.fullmatch(place)
+        name = f"{path}" if is_name else "(not shown, because it may be a key; write file:PATH)"
+        raise BadKey(f"the key file {name} cannot be read: {words}") from error
 
 
 def secret_keys(content: bytes) -> tuple[TokenKey, ...]:

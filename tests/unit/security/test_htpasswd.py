@@ -130,7 +130,7 @@ def test_missing_htpasswd_file_fails_at_start(tmp_path: Path) -> None:
     class Unused:
         pass
 
-    with pytest.raises(BadPasswordFile, match="cannot be read"):
+    with pytest.raises(BadPasswordFile, match="/none cannot be read: No such file"):
         PasswordMethod(tmp_path / "none", Unused(), b"k")  # type: ignore[arg-type]  # it is never asked
 
 

@@ -304,10 +304,11 @@ def test_key_in_data_url_never_changes() -> None:
 
 
 def test_missing_key_file_is_named_unless_it_may_be_a_key(tmp_path: Path) -> None:
-    for place in (f"{tmp_path}/secret.key", "secret.key", f"file://{tmp_path}/secret"):
-        with pytest.raises(BadKey, match=place.removeprefix("file://")):
+    for place in (f"{tmp_path}/secret.key", "secret.key", "./secret", f"file://{tmp_path}/secret"):
+        with pytest.raises(BadKey, match=place.removeprefix("file://").removeprefix("./")):
             tokens.read_key(place)
     for place in ("c2VjcmV0/c2VjcmV0c2VjcmV0", f"{tmp_path}/c2VjcmV0c2VjcmV0c2Vj+cmV0", "secret words"):
         with pytest.raises(BadKey) as caught:
             tokens.read_key(place)
         assert "ecr" not in str(caught.value).replace("secret key", "")
+        assert "write file:PATH" in str(caught.value)
