@@ -60,17 +60,21 @@ class Topic:
     async def arrived(self, consumer: Consumer, count: int, *, acked: bool = True) -> list[Message]:
         """So many messages, acknowledged as the kind does it."""
         found: list[Message] = []
-        async with asyncio.timeout(RETRY_DELAYS):
-            while len(found) < count:
-                message = await consumer.receive(timeout=STUCK)
-                if message is None:
-                    await self.unload()
-                    continue
-                found.append(message)
-                if acked and isinstance(consumer, anabranch.StreamConsumer):
-                    await consumer.ack_cumulative(message)
-                elif acked and isinstance(consumer, anabranch.QueueConsumer):
-                    await consumer.ack(message)
+        try:
+            async with asyncio.timeout(RETRY_DELAYS):
+                while len(found) < count:
+                    message = await consumer.receive(timeout=STUCK)
+                    if message is None:
+                        await self.unload()
+                        continue
+                    found.append(message)
+                    if acked and isinstance(consumer, anabranch.StreamConsumer):
+                        await consumer.ack_cumulative(message)
+                    elif acked and isinstance(consumer, anabranch.QueueConsumer):
+                        await consumer.ack(message)
+        except TimeoutError:
+            ids = ", ".join(f"{one.id.lane}/{one.id.ledger}:{one.id.entry}={one.value!r}" for one in found)
+            pytest.fail(f"{consumer} got {len(found)} of {count}: {ids}; {consumer.metrics()}")
         return found
 
 

@@ -368,6 +368,33 @@ async def test_consumer_whose_ack_is_not_answered_leaves_nothing_at_the_broker()
         await worker.close(timeout=0)
 
 
+async def test_seek_that_overtakes_the_answer_to_an_ack_is_not_undone() -> None:
+    """Pulsar's broker answers an ack when it is durable. It may seek and close the consumer before that."""
+    quick = anabranch.ConnectionPolicy(backoff=anabranch.Backoff(initial=0.01, maximum=0.01))
+    async with FakeBroker() as broker, anabranch.connect(broker.url, connection=quick) as client:
+        opening = asyncio.ensure_future(client.stream_consumer(REGULAR, subscription="s").__aenter__())
+        subscribe = await broker.expect(BaseCommand.SUBSCRIBE)
+        subscribe.answer(BaseCommand.SUCCESS)
+        reader = await opening
+        await broker.expect(BaseCommand.FLOW)
+        deliver(subscribe, b"0", b"1")
+        await reader.ack_cumulative((await received(reader, 2))[-1])
+        ack = await broker.expect(BaseCommand.ACK)
+        subscribe.connection.send_command(
+            BaseCommand.CLOSE_CONSUMER, consumer_id=subscribe.body.consumer_id, request_id=99
+        )
+        subscribing = asyncio.ensure_future(broker.expect(BaseCommand.SUBSCRIBE))
+        await asyncio.wait([subscribing], timeout=0.2)
+        assert not subscribing.done(), "an ack without an answer is sent again, after the seek"
+        ack.answer(BaseCommand.ACK_RESPONSE, consumer_id=ack.body.consumer_id)
+        again = await subscribing
+        again.answer(BaseCommand.SUCCESS)
+        await broker.expect(BaseCommand.FLOW)  # and no ack before it
+        deliver(again, b"0", b"1")
+        assert [message.value for message in await received(reader, 2)] == [b"0", b"1"]
+        await reader.close(timeout=0)
+
+
 async def test_seek_forgets_redelivery_counts(client: Client, node: Node) -> None:
     async with client.queue_consumer(REGULAR, subscription="s", start="earliest") as worker:
         await publish(client, REGULAR, 4)

@@ -48,6 +48,7 @@ from anabranch.runtime.logs import get_logger
 log = get_logger(__name__)
 
 CLOSE_TIMEOUT_SECONDS = 5.0
+ACK_ANSWER_SECONDS = 1.0  # before it subscribes again, for answers of a broker that closed the consumer
 CHUNK_SECONDS = 15.0  # between checks for incomplete chunked messages that expired
 
 
@@ -130,6 +131,7 @@ class SegmentConsumer:
         self._connection: Connection | None = None
         self._id = 0
         self._ack_timer: Timer | None = None
+        self._ack_answers: set[asyncio.Future[Any]] = set()  # awaited from the broker
         self._chunk_timer: Timer | None = None
 
     def __str__(self) -> str:
@@ -148,6 +150,7 @@ class SegmentConsumer:
         return await (self._pool.connection(Address.parse(url)) if url else self._pool.serving(topic))
 
     async def attach(self, connection: Connection) -> None:
+        await self._settle_acks()
         self._id, self._connection = connection.new_id(), connection
         connection.listen_consumer(self._id, self)
         is_answered = False
@@ -176,6 +179,14 @@ class SegmentConsumer:
             raise Unreachable("the connection broke while the consumer was opened")
         self._note_seeks(answer.seek_count if answer.HasField("seek_count") else None)
         self.perform(self.state.opened())
+
+    async def _settle_acks(self) -> None:
+        """Wait for answers to acks of the last attachment. After a seek the broker closes the consumer, and Pulsar's
+        broker answers acks when they are durable, which may be later. An ack without an answer is sent again, which
+        would undo the seek. A broken connection has no answers left."""
+        if self._ack_answers:
+            await asyncio.wait(self._ack_answers, timeout=ACK_ANSWER_SECONDS)
+            self._ack_answers.clear()
 
     def _new_state(self) -> SegmentConsumerState:
         spec = self.spec
@@ -304,6 +315,8 @@ class SegmentConsumer:
                         ack_type=kind,
                         message_id=ids,
                     )
+                    self._ack_answers.add(answer)
+                    answer.add_done_callback(self._ack_answers.discard)
                     answer.add_done_callback(partial(self._answered_ack, number, self.state))
                 case Reject(identity, reason):
                     self._counters.rejected += 1
