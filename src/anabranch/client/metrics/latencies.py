@@ -28,13 +28,14 @@ class Latencies:
             self.maximum = latency_s
 
 
-def quantile(counts: Sequence[int], share: float) -> float | None:
-    """The upper bound of the bucket that has this share of all latencies, in seconds; None if there are none."""
+def quantile(counts: Sequence[int], share: float, maximum: float = BOUNDS[-1]) -> float | None:
+    """The upper bound of the bucket that has this share of all latencies, in seconds; None if there are none. Never
+    above `maximum`, the highest latency that is known."""
     left = share * sum(counts)
     if not left:
         return None
     for bound, count in zip(BOUNDS, counts, strict=False):
         left -= count
         if left <= 0:
-            return bound
-    return BOUNDS[-1]
+            return min(bound, maximum)
+    return min(BOUNDS[-1], maximum)

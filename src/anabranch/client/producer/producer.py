@@ -135,8 +135,8 @@ class Producer:
             message_rate=rates.messages,
             byte_rate=rates.bytes,
             latency=SendLatency(
-                p50=quantile(rates.latencies, 0.5),
-                p99=quantile(rates.latencies, 0.99),
+                p50=quantile(rates.latencies, 0.5, latencies.maximum),
+                p99=quantile(rates.latencies, 0.99, latencies.maximum),
                 maximum=latencies.maximum if counted.batches else None,
                 total=latencies.total,
                 count=counted.batches,

@@ -123,6 +123,12 @@ def test_quantile_of_nothing_is_unknown_and_of_extremes_is_bounded() -> None:
     assert histogram.maximum == 1e9
 
 
+def test_quantile_is_not_above_the_highest_latency() -> None:
+    histogram = Latencies()
+    histogram.add(0.0101)
+    assert quantile(histogram.counts, 0.99, histogram.maximum) == 0.0101
+
+
 def test_quantiles_are_of_the_window_only() -> None:
     window, histogram = Window(0.0), Latencies()
     for _ in range(1000):
