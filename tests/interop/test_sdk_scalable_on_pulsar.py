@@ -1,8 +1,11 @@
 """The SDK on scalable topics of Apache Pulsar's broker (5.0.0-M1), without Anabranch's extensions.
 
 M1 leaves work to its clients: it assigns children together with their parents, does not always announce the end of a
-sealed segment, and sends wrong names for segments of migrated topics. One fault cannot be handled by a client: a
-segment that was sealed during writes may stay fenced until it is unloaded. `arrived` unloads it.
+sealed segment, and sends wrong names for segments of migrated topics. Two faults cannot be handled by a client:
+
+* a segment that was sealed during writes may stay fenced until it is unloaded. `arrived` unloads it;
+* a consumer that subscribes during an unload may be confirmed and then forgotten: it gets no message and no word of
+  later unloads, which close all other consumers. `arrived` raises `Forgotten`, and the application opens it again.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -20,6 +23,7 @@ import anabranch
 from anabranch import Batching, Checkpoint, Client, Message, MessageId, Producer
 from anabranch.admin import Admin
 from anabranch.client.consumer.consumer import Consumer
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer
 from anabranch.client.errors import TopicNotFound
 from tests.interop.conftest import Made
 from tests.services.available import pulsar_v5
@@ -33,6 +37,10 @@ KEYS = 20
 UNDER_WAY_MAX = 200
 """M1 never answers some of what was under way when a segment was sealed, and counts it against the connection for ever:
 at 1,000 it stops reading from it, until the keep-alive ends the connection."""
+
+
+class Forgotten(Exception):
+    """The broker has confirmed the consumer, and does not close it when its segments are unloaded."""
 
 
 class Topic:
@@ -57,15 +65,31 @@ class Topic:
     async def unload(self) -> None:
         await self._admin.namespaces.unload(self.namespace)
 
-    async def arrived(self, consumer: Consumer, count: int, *, acked: bool = True) -> list[Message]:
-        """So many messages, acknowledged as the kind does it."""
+    async def _check_closed(self, attached: Mapping[SegmentConsumer, int]) -> None:
+        """An unload closes every attachment. Raises Forgotten; `attached`: how often each was detached before."""
+        try:
+            async with asyncio.timeout(STUCK):
+                while True:
+                    if all(one.turn > turn for one, turn in attached.items()):
+                        return
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise Forgotten(f"{list(map(str, attached))} got no message and is not closed by an unload") from None
+
+    async def arrived(
+        self, consumer: Consumer, count: int, *, acked: bool = True, may_be_forgotten: bool = False
+    ) -> list[Message]:
+        """So many messages, acknowledged as the kind does it. `may_be_forgotten`: it was opened during an unload."""
         found: list[Message] = []
         try:
             async with asyncio.timeout(RETRY_DELAYS):
                 while len(found) < count:
                     message = await consumer.receive(timeout=STUCK)
                     if message is None:
+                        attached = {one: one.turn for one in consumer._segment_consumers.values()}
                         await self.unload()
+                        if may_be_forgotten and not found:
+                            await self._check_closed(attached)
                         continue
                     found.append(message)
                     if acked and isinstance(consumer, anabranch.StreamConsumer):
@@ -164,8 +188,19 @@ async def test_clients_open_while_segments_are_unloaded(sdk: Client, topic: Topi
             await unloading
             pipelined(producer, numbers)
             await producer.flush(timeout=RETRY_DELAYS)
-            for consumer in (queue, reader):
-                assert {int(message.value) for message in await topic.arrived(consumer, KEYS)} == set(numbers)
+            try:
+                shared = await topic.arrived(queue, KEYS, may_be_forgotten=True)
+            except Forgotten:
+                await queue.close()
+                async with sdk.queue_consumer(topic.name, subscription="queue") as again:
+                    shared = await topic.arrived(again, KEYS)
+            try:
+                read = await topic.arrived(reader, KEYS, may_be_forgotten=True)
+            except Forgotten:
+                async with sdk.checkpoint_consumer(topic.name, start=reader.checkpoint()) as anew:
+                    read = await topic.arrived(anew, KEYS)
+            for found in (shared, read):
+                assert {int(message.value) for message in found} == set(numbers)
 
 
 async def test_all_consumers_follow_splits_and_merges(sdk: Client, topic: Topic) -> None:
