@@ -11,6 +11,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
+from anabranch import Checkpoint, blocking
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.spark.session import Traffic, check_complete, check_key_order, finish
 
@@ -71,6 +72,22 @@ def test_the_topic_may_be_a_column(spark: Any, broker: BrokerProcess) -> None:
     made.save()
     for i in range(4):
         check_complete(stored(spark, broker, f"sink-column-{i}"), {f"key-{i}": 10})
+
+
+def test_null_values_are_tombstones_in_source_and_sink(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    """SDK → source → sink → SDK. A tombstone is no empty value, which is a message like others."""
+    sent = [("a", b"1"), ("b", b""), ("a", None), ("c", None), ("a", b"2")]
+    with blocking.connect(broker.service_url) as client:
+        with client.producer("sink-null-in") as producer:
+            for key, value in sent:
+                producer.send(value, key=key)
+        rows = source(spark, broker, "sink-null-in")
+        finish(stream_writer(rows, broker, "sink-null-out", tmp_path / "checkpoint").start())
+        with client.checkpoint_consumer("sink-null-out", start=Checkpoint.earliest()) as reader:
+            messages = [reader.receive(timeout=60.0) for _ in sent]
+    assert [(one.key, one.value, one.is_tombstone) for one in messages if one is not None] == [
+        (key, value, value is None) for key, value in sent
+    ]
 
 
 def test_a_stream_survives_failing_tasks_and_killed_workers(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
