@@ -27,6 +27,7 @@ from anabranch import (
     QueueConsumer,
 )
 from anabranch.broker.topic.topic import Topic
+from anabranch.client.consumer.consumer import Consumer
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.protocol.commands import BaseCommand, frame_with_payload
@@ -71,7 +72,7 @@ async def publish(client: Client, topic: str, count: int, batching: Batching | N
     return [str(number) for number in range(count)]
 
 
-async def received(consumer: QueueConsumer, count: int) -> list[Message]:
+async def received(consumer: Consumer, count: int) -> list[Message]:
     found: list[Message] = []
     while len(found) < count:
         message = await consumer.receive(timeout=PATIENCE)
@@ -370,7 +371,7 @@ async def test_consumer_whose_ack_is_not_answered_leaves_nothing_at_the_broker()
 
 async def test_seek_that_overtakes_the_answer_to_an_ack_is_not_undone() -> None:
     """Pulsar's broker answers an ack when it is durable. It may seek and close the consumer before that."""
-    quick = anabranch.ConnectionPolicy(backoff=anabranch.Backoff(initial=0.01, maximum=0.01))
+    quick = ConnectionPolicy(backoff=Backoff(initial=0.01, maximum=0.01))
     async with FakeBroker() as broker, anabranch.connect(broker.url, connection=quick) as client:
         opening = asyncio.ensure_future(client.stream_consumer(REGULAR, subscription="s").__aenter__())
         subscribe = await broker.expect(BaseCommand.SUBSCRIBE)
