@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anabranch.client.errors import BadOption
@@ -28,9 +28,19 @@ def check_whole(value: Any, what: str, least: int, most: int = SEQUENCE_MAX) -> 
 
 
 def check_concurrency(concurrency: int) -> int:
-    if concurrency < 1:
-        raise BadOption("concurrency must be at least 1")
+    check_whole(concurrency, "concurrency", 1)
     return concurrency
+
+
+def check_function(value: Any, what: str, expected: str) -> None:
+    if not callable(value):
+        raise BadOption(f"{what} must be {expected}, not {shown(value)}")
+
+
+def check_has(value: Any, names: Iterable[str], what: str, expected: str) -> None:
+    """An object of an application that has the methods of a Protocol, or None."""
+    if value is not None and not all(hasattr(value, name) for name in names):
+        raise BadOption(f"{what} must be {expected} or None, not {shown(value)}")
 
 
 def check_properties(properties: Any, what: str = "properties") -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from anabranch.client.arguments import check_optional, check_properties, check_type, check_whole
+from anabranch.client.arguments import check_has, check_optional, check_properties, check_type, check_whole
 from anabranch.client.async_resource import AsyncResource
 from anabranch.client.config import (
     NO_BATCHING,
@@ -80,6 +80,7 @@ def connect(
     check_type(url, str, "url", "text like 'pulsar://localhost:6650'")
     if token is not None and not callable(token):
         check_type(token, (str, Path), "token", "text, a Path, a function or None")
+    check_has(auth, ("method", "data"), "auth", "credentials (Token, Basic, Certificate)")
     check_optional(tls, (Tls, ssl.SSLContext), "tls", "a Tls, an ssl.SSLContext")
     check_optional(connection, ConnectionPolicy, "connection", "a ConnectionPolicy")
     client = Client(
@@ -245,6 +246,7 @@ class Client:
         )
         if processing_timeout is not None and not isinstance(processing_timeout, ProcessingTimeout):
             processing_timeout = ProcessingTimeout(timeout=seconds(processing_timeout, "processing_timeout"))
+        check_whole(priority, "priority", 0)
         check_optional(nack_backoff, Backoff, "nack_backoff", "a Backoff")
         check_optional(dead_letter, DeadLetter, "dead_letter", "a DeadLetter")
         check_properties(subscription_properties, "subscription_properties")
@@ -326,6 +328,7 @@ class Client:
         topics = _topics(topic)
         if on_loss not in ("skip", "fail"):
             raise BadOption(f"on_loss must be 'skip' or 'fail', not {on_loss!r}")
+        check_has(restore, ("__call__",), "restore", "a function")
         reader = _new_name("reader")
         options = CheckpointOptions(
             **self._consumer_options(

@@ -18,7 +18,8 @@ def test_runs(tmp_path: Path) -> None:
     target = tmp_path / "result.json"
     assert main(["--quick", "--dir", str(tmp_path), "--json", str(target)]) == 0
     found, *parts = json.loads(target.read_text())["measures"]
-    assert [one["name"] for one in parts] == ["split-to-child-first", "split-to-child-last"]
+    names = ["split-to-child-writes", "split-to-child-first", "split-to-child-last"]
+    assert [one["name"] for one in parts] == names and parts[0]["floor"]["median"] > 0
     assert (found["name"], found["goal"]) == ("split-to-child", "≤ 30")
     assert found["ratio"] > 0
 

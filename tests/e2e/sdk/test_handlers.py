@@ -9,13 +9,14 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import anabranch
 import anabranch.admin
-from anabranch import Backoff, DeadLetter, Message
-from anabranch.client.errors import HandlerFailed
+from anabranch import Backoff, DeadLetter, Message, Retry
+from anabranch.client.errors import BadOption, HandlerFailed
 from tests.support.processes.broker_process import BrokerProcess
 
 DEADLINE = 30.0
@@ -151,3 +152,21 @@ def test_interrupted_blocking_run_acknowledges_what_its_handlers_finish(broker: 
             while (message := consumer.receive(timeout=1.0)) is not None:
                 left.add(message.value.decode())
         assert left == {str(number) for number in range(20)} - ended
+
+
+async def test_wrong_arguments_of_run_are_refused_at_the_call(broker: BrokerProcess) -> None:
+    """A `Retry` for a queue, or a `Backoff` for a stream, failed when the first handler did, and nothing ended then."""
+    handler: Any = print
+    topic = "topic://public/default/handlers-arguments"
+    async with (
+        anabranch.connect(broker.service_url) as client,
+        client.queue_consumer(topic, subscription="q") as queue,
+        client.stream_consumer(topic, subscription="s") as stream,
+    ):
+        consumers: list[Any] = [queue, stream]
+        for consumer, retry in zip(consumers, (Retry(), Backoff()), strict=True):
+            for name, wrong in (("retry", retry), ("concurrency", "x"), ("concurrency", 0)):
+                with pytest.raises(BadOption, match=name):
+                    await consumer.run(handler, **{name: wrong})
+            with pytest.raises(BadOption, match="handler"):
+                await consumer.run(5)

@@ -147,6 +147,10 @@ WRONG_CALLS: list[tuple[str, Callable[[Any], object]]] = [
     ("tls", lambda client: CONNECT("pulsar://x", tls="x")),
     ("connection", lambda client: CONNECT("pulsar://x", connection=5)),
     ("operation_timeout", lambda client: CONNECT("pulsar://x", operation_timeout="5")),
+    ("auth", lambda client: CONNECT("pulsar://x", auth="x")),
+    ("tracing", lambda client: CONNECT("pulsar://x", tracing="x")),
+    ("priority", lambda client: client.queue_consumer(TOPIC, subscription="s", priority="x")),
+    ("restore", lambda client: client.checkpoint_consumer(TOPIC, restore=b"x")),
     ("Batching.max_delay", lambda client: BATCHING(max_delay="5ms")),
 ]
 
@@ -157,6 +161,14 @@ async def test_argument_of_a_wrong_type_is_named_at_the_call(
 ) -> None:
     with pytest.raises(BadOption, match=name):
         call(sdk)
+
+
+async def test_values_of_a_bulk_must_have_a_length(sdk: Client) -> None:
+    values: Any = (5, iter([b"x"]))
+    async with sdk.producer(TOPIC) as producer:
+        for wrong in values:
+            with pytest.raises(BadOption, match="values must be a list"):
+                await producer.send_batch(wrong)
 
 
 async def test_sequence_id_beyond_the_limit_says_what_the_limit_is(sdk: Client) -> None:

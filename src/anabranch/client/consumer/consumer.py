@@ -19,9 +19,8 @@ from anabranch.client.consumer.receive_queue import ReceiveQueue
 from anabranch.client.consumer.segment.segment_consumer import (
     CLOSE_TIMEOUT_SECONDS,
     SegmentConsumer,
-    seek_fields,
 )
-from anabranch.client.consumer.subscription_calls import SubscriptionCalls, Target, publish_time
+from anabranch.client.consumer.subscription_calls import SubscriptionCalls, Target, publish_time, seek_fields
 from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import (

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anabranch.client.arguments import check_concurrency, check_type
+from anabranch.client.arguments import check_concurrency, check_function, check_optional, check_type
 from anabranch.client.config import Backoff, ProcessingTimeout, Seconds, seconds
 from anabranch.client.consumer.consumer import Consumer, id_of
 from anabranch.client.consumer.consumer_options import ConsumerOptions, segment_spec
@@ -120,6 +120,8 @@ class QueueConsumer(Consumer):
         within `drain_timeout`, acknowledges their messages, and raises CancelledError; handlers that take longer are
         cancelled, and their messages nacked.
         """
+        check_function(handler, "handler", "a function of a message")
+        check_optional(retry, Backoff, "retry", "a Backoff")
         state = UnorderedHandlers(concurrency=check_concurrency(concurrency))
         await self._run_handlers(handler, state, self.ack, self.nack, retry, drain_timeout)
 

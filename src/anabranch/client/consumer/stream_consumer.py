@@ -22,7 +22,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from anabranch.client.arguments import check_concurrency, check_type
+from anabranch.client.arguments import check_concurrency, check_function, check_optional, check_type
 from anabranch.client.config import AckEvery, Retry, Seconds
 from anabranch.client.consumer.assignment_reconciler import (
     Attach,
@@ -142,6 +142,8 @@ class StreamConsumer(Consumer):
         """
         if self._auto_acks is not None:
             raise BadOption("`run` acknowledges by itself; open the consumer without ack_every")
+        check_function(handler, "handler", "a function of a message")
+        check_optional(retry, Retry, "retry", "a Retry")
         policy = Retry() if retry is None else retry
         state = OrderedHandlers(
             concurrency=check_concurrency(concurrency),

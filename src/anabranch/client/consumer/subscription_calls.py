@@ -122,3 +122,14 @@ def positions(view: TopicView, to: MessageId) -> Iterable[pb.SegmentProgress]:
         unread = all_of(one.batch_size) & ~((2 << one.batch_index) - 1) if one.batch_index >= 0 else 0
         position = ack_of((one.ledger, one.entry), -1, unread, one.batch_size)
         yield pb.SegmentProgress(segment_id=segments[one.lane], position=position)
+
+
+def seek_fields(to: str | Moment) -> dict[str, Any]:
+    """What SEEK says about a regular topic. The ends have the ids that Pulsar's clients use for them."""
+    if to == "earliest":
+        return {"message_id": pb.MessageIdData(ledgerId=U64_MASK, entryId=U64_MASK)}
+    if to == "latest":
+        return {"message_id": pb.MessageIdData(ledgerId=U64_MASK >> 1, entryId=U64_MASK >> 1)}
+    if isinstance(to, str):
+        raise BadOption(f"seek goes to 'earliest', 'latest' or a time, not to {to!r}")
+    return {"message_publish_time": milliseconds(to, "the time of seek")}

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from anabranch.client.arguments import check_has
 from anabranch.client.config import Seconds, seconds
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import ClientError, Closed, TimedOut
@@ -354,6 +355,7 @@ class Producer:
             else:
                 done.set_exception(outcome)
 
+        check_has(values, ("__len__", "__getitem__"), "values", "a list or an Arrow array")
         if self._options.schema is not None:
             values = [None if value is None else self._encode(value) for value in values]
         return Bulk(values, keys, properties, event_times, self.topic, settled)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from anabranch.client.arguments import check_has
 from anabranch.client.errors import BadOption
 from anabranch.client.messages.message import Message
 
@@ -32,6 +33,7 @@ def tracing_of(option: Tracing | bool | None) -> Tracing | None:
     if option is None or option is False:
         return None
     if option is not True:
+        check_has(option, ("send", "receive", "process"), "tracing", "True, an object with the methods of Tracing")
         return option
     try:
         from anabranch.client.tracing.opentelemetry_tracing import OpenTelemetryTracing

@@ -22,7 +22,6 @@ from anabranch.client.consumer.segment.segment_consumer_effects import Ack, Deli
 from anabranch.client.consumer.segment.segment_consumer_state import SegmentConsumerState
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import (
-    BadOption,
     ClientError,
     ConsumerFenced,
     NotReady,
@@ -34,12 +33,11 @@ from anabranch.client.errors import (
 )
 from anabranch.client.messages.entry_contents import DeliveredEntry, set_seek_number
 from anabranch.client.messages.message import Message, MessageId, Origin
-from anabranch.client.messages.timestamps import Moment, milliseconds
 from anabranch.client.metrics.counters import ConsumerCounters
 from anabranch.client.topic.topic_view import BrokerUrls
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import U64_MASK, BaseCommand
+from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import Bytes
 from anabranch.protocol.managed_clients import managed
 from anabranch.runtime.clock import Timer
@@ -484,17 +482,6 @@ class SegmentConsumer:
                 await connection.ask(BaseCommand.CLOSE_CONSUMER, timeout_s, consumer_id=self._id)
             except ClientError:
                 pass  # the broker removes the consumer when the connection ends
-
-
-def seek_fields(to: str | Moment) -> dict[str, Any]:
-    """What SEEK says. The ends have the ids that Pulsar's clients use for them."""
-    if to == "earliest":
-        return {"message_id": pb.MessageIdData(ledgerId=U64_MASK, entryId=U64_MASK)}
-    if to == "latest":
-        return {"message_id": pb.MessageIdData(ledgerId=U64_MASK >> 1, entryId=U64_MASK >> 1)}
-    if isinstance(to, str):
-        raise BadOption(f"seek goes to 'earliest', 'latest' or a time, not to {to!r}")
-    return {"message_publish_time": milliseconds(to, "the time of seek")}
 
 
 def _pairs(values: Mapping[str, str]) -> list[pb.KeyValue] | None:
