@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         with BrokerProcess(
             data, arguments=sdk_stream.DEEP, environment=environment, program="benchmarks.sdk.traced_broker"
         ) as broker:
-            splits, _ = asyncio.run(sdk_stream.measured(broker, options.splits))
+            splits, _ = asyncio.run(sdk_stream.measured(broker, options.splits, Path(directory)))
             cpu_s = process_cpu_seconds(broker.pid)
             broker.stop()
         rows = sorted([*load(path), *marks.rows])
