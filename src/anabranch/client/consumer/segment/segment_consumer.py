@@ -46,7 +46,8 @@ from anabranch.runtime.logs import get_logger
 log = get_logger(__name__)
 
 CLOSE_TIMEOUT_SECONDS = 5.0
-ACK_ANSWER_SECONDS = 1.0  # before it subscribes again, for answers of a broker that closed the consumer
+ACK_ANSWER_SECONDS = 0.5  # wait for answers to acks before a consumer that the broker closed subscribes again
+OWN_ACK_ANSWER_SECONDS = 0.05  # our brokers do not answer what arrives after they closed it
 CHUNK_SECONDS = 15.0  # between checks for incomplete chunked messages that expired
 
 
@@ -148,7 +149,7 @@ class SegmentConsumer:
         return await (self._pool.connection(Address.parse(url)) if url else self._pool.serving(topic))
 
     async def attach(self, connection: Connection) -> None:
-        await self._settle_acks()
+        await self._settle_acks(OWN_ACK_ANSWER_SECONDS if connection.has_extensions else ACK_ANSWER_SECONDS)
         self._id, self._connection = connection.new_id(), connection
         connection.listen_consumer(self._id, self)
         is_answered = False
@@ -178,12 +179,12 @@ class SegmentConsumer:
         self._note_seeks(answer.seek_count if answer.HasField("seek_count") else None)
         self.perform(self.state.opened())
 
-    async def _settle_acks(self) -> None:
+    async def _settle_acks(self, timeout_s: float) -> None:
         """Wait for answers to acks of the last attachment. After a seek the broker closes the consumer, and Pulsar's
         broker answers acks when they are durable, which may be later. An ack without an answer is sent again, which
         would undo the seek. A broken connection has no answers left."""
         if self._ack_answers:
-            await asyncio.wait(self._ack_answers, timeout=ACK_ANSWER_SECONDS)
+            await asyncio.wait(self._ack_answers, timeout=timeout_s)
             self._ack_answers.clear()
 
     def _new_state(self) -> SegmentConsumerState:
