@@ -49,6 +49,13 @@ def test_pattern_of_a_missing_namespace(java: JavaClient, topic: str) -> None:
     assert java("pattern", topic, f"public/java-{uuid.uuid4().hex[:8]}") == ["subscribed"]
 
 
+@pytest.mark.conformance("pattern: topics created later, by a topic-list watch", client="Java")
+def test_pattern_consumer_learns_of_new_topics_without_polling(java: JavaClient, topic: str) -> None:
+    namespace = topic.rpartition("/")[0]
+    topics = [f"{namespace}/{kind}-{uuid.uuid4().hex[:8]}" for kind in ("new", "later")]
+    assert java("pattern-watch", topic, *topics) == topics
+
+
 @pytest.mark.conformance("schema: bytes", client="Java")
 def test_bytes_schema(java: JavaClient, topic: str) -> None:
     assert java("bytes", topic) == ["text"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from anabranch.broker.catalog.catalog import Catalog
+from anabranch.broker.catalog.topic_lists import TopicLists
 from anabranch.broker.peers import BrokerPeers
 from anabranch.broker.placement import Address, EverythingHere, Placement
 from anabranch.broker.schemas.registry import SchemaRegistry
@@ -55,6 +56,7 @@ class Services:
     peers: BrokerPeers | None = None  # None: single broker
     segments: ClusterSegmentHost | None = None  # None: no scalable topics
     scalable: ScalableTopics | None = None  # None: no scalable topics
+    topic_lists: TopicLists | None = None  # None: clients cannot watch topic lists
 
     @property
     def settings(self) -> BrokerSettings:

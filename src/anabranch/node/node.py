@@ -19,6 +19,7 @@ from anabranch.broker.admin.namespace_rules import ScalableRules
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.catalog.policies import Retention
+from anabranch.broker.catalog.topic_lists import TopicLists
 from anabranch.broker.catalog.topic_policies import Defaults
 from anabranch.broker.placement import EverythingHere, Placement
 from anabranch.broker.schemas.registry import SchemaRegistry
@@ -152,6 +153,7 @@ class Node:
             admin.peer_calls.add(segments)
         controllers = self._controllers(stores.metadata, scalable_admin, placement, segments, record_cache)
         self._controllers_here = controllers
+        topic_lists = await stack.enter_async_context(TopicLists(stores.metadata, stores.catalog, clock))
         self._services = Services(
             clock=clock,
             catalog=stores.catalog,
@@ -164,6 +166,7 @@ class Node:
             peers=peers,
             segments=segments,
             scalable=controllers,
+            topic_lists=topic_lists,
         )
 
         if joining is not None:

@@ -105,10 +105,11 @@ class Handshake:
         return connected(self._server_version, self.peer.protocol_version, self._message_bytes_max, self._features)
 
 
-def broker_features(*, scalable_topics: bool = False) -> pb.FeatureFlags:
-    """Features of the broker: partition counts without creation, and the Anabranch fields. No topic-list watch."""
+def broker_features(*, scalable_topics: bool = False, topic_watchers: bool = False) -> pb.FeatureFlags:
+    """Features of the broker: partition counts without creation, topic-list watches, and the Anabranch fields."""
     return pb.FeatureFlags(
         supports_get_partitioned_metadata_without_auto_creation=True,
+        supports_topic_watchers=True if topic_watchers else None,
         supports_scalable_topics=True if scalable_topics else None,
         anabranch_extensions=True,
         anabranch_message_nacks=True,

@@ -269,6 +269,21 @@ def topics_of_namespace(
     return frame(BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, get_topics_of_namespace_response=body))
 
 
+def topic_list_watched(request_id: int, watcher_id: int, topics: Iterable[str], *, topics_hash: str) -> bytes:
+    """The answer to WATCH_TOPIC_LIST; without topics if the client has them already."""
+    body = pb.CommandWatchTopicListSuccess(
+        request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
+    )
+    return frame(BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST_SUCCESS, watch_topic_list_success=body))
+
+
+def topic_list_update(watcher_id: int, added: Iterable[str], deleted: Iterable[str], *, topics_hash: str) -> bytes:
+    body = pb.CommandWatchTopicUpdate(
+        watcher_id=watcher_id, new_topics=added, deleted_topics=deleted, topics_hash=topics_hash
+    )
+    return frame(BaseCommand(type=BaseCommand.WATCH_TOPIC_UPDATE, watch_topic_update=body))
+
+
 def schema(
     request_id: int, *, name: str, type_number: int, data: bytes, properties: Mapping[str, str], version: bytes
 ) -> bytes:

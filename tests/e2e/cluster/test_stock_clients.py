@@ -138,6 +138,15 @@ def test_pattern_of_a_missing_namespace(
     assert java("pattern", topics[0], f"public/s-{uuid.uuid4().hex[:8]}") == ["subscribed"]
 
 
+@pytest.mark.conformance("pattern: topics created later, by a topic-list watch", client="Java", brokers=3)
+def test_pattern_consumer_of_java_learns_of_topics_of_every_broker(
+    cluster: ClusterProcesses, java: JavaClient, topics: list[str]
+) -> None:
+    """Each topic is created by the broker that owns it, after the subscription; the client does not poll."""
+    created = cluster.topics_of_each(prefix=f"new-{uuid.uuid4().hex[:8]}-")
+    assert java("pattern-watch", topics[0], *created) == created
+
+
 @pytest.mark.conformance("admin client", client="Go", brokers=3)
 def test_admin_client_of_go_switches_topic_creation_off(cluster: ClusterProcesses) -> None:
     for broker in cluster.alive:

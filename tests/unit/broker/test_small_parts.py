@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.broker.catalog.topic_lists_state import topics_hash
 from anabranch.broker.publish.producer import Window
 from anabranch.broker.services import NameGenerator
 from anabranch.broker.stats.topic_stats import merged
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.broker.subscription.entry_metadata import batch_size_of, deliver_at_of, slot_of
-from anabranch.broker.wire.lookup_commands import topics_hash
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import add_broker_metadata, build_batch, build_entry, seal_entry

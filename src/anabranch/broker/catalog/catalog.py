@@ -245,6 +245,16 @@ class Catalog:
         return f"/managed/{topic.namespace_path}/{topic.domain}/{topic.encoded_local}"
 
     @staticmethod
+    def topics_key(namespace: str) -> str:
+        """Parent of the records of its persistent topics, partitions one by one."""
+        return f"/managed/{namespace}/persistent"
+
+    @staticmethod
+    def partitioned_topics_key(namespace: str) -> str:
+        """Parent of the records of its persistent partitioned topics."""
+        return f"/partitioned/persistent/{namespace}"
+
+    @staticmethod
     def _partitioned_key(topic: TopicName) -> str:
         return f"/partitioned/{topic.domain}/{topic.namespace_path}/{topic.encoded_local}"
 
@@ -310,7 +320,7 @@ class Catalog:
     async def topics(self, namespace: str) -> list[TopicName]:
         """Persistent topics, partitions one by one."""
         tenant, name = parse_namespace(namespace)
-        encoded = await self._store.children(f"/managed/{namespace}/persistent")
+        encoded = await self._store.children(self.topics_key(namespace))
         return [TopicName.from_rest("persistent", tenant, name, local) for local in sorted(encoded)]
 
     async def partitions(self, topic: TopicName) -> int:
@@ -479,7 +489,7 @@ class Catalog:
         """TooManyTopics if the namespace may not have `count` more topics."""
         holds = await self.effective(namespace)
         _check_local(holds, namespace)
-        if holds.topics_max and len(await self._store.children(f"/managed/{namespace}/persistent")) + count > (
+        if holds.topics_max and len(await self._store.children(self.topics_key(namespace))) + count > (
             holds.topics_max
         ):
             raise TooManyTopics(f"Exceed maximum number of topics in namespace {namespace}: {holds.topics_max}")

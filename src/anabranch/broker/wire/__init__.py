@@ -14,5 +14,6 @@ dispatch entries.
 | `schema_commands` | GET_SCHEMA, GET_OR_CREATE_SCHEMA |
 | `scalable_subscription_commands` | seek and unsubscribe of scalable topics |
 | `scalable_topic_commands` | layout sessions and consumers of scalable topics |
+| `topic_list_commands` | WATCH_TOPIC_LIST, WATCH_TOPIC_LIST_CLOSE |
 | `topic_extent_commands` | TOPIC_EXTENT: stored range and sizes of a topic |
 """

@@ -78,7 +78,7 @@ class Connection:
         self._decoder = FrameDecoder(settings.message_bytes_max + FRAME_OVERHEAD_MAX, scratch)
         checks = services.guard.authenticates
         is_scalable = services.scalable is not None and services.scalable.is_enabled
-        features = broker_features(scalable_topics=is_scalable)
+        features = broker_features(scalable_topics=is_scalable, topic_watchers=services.topic_lists is not None)
         self._handshake = Handshake(SERVER_VERSION, settings.message_bytes_max, features, checks=checks)
         self._authentication = (
             AuthenticationFlow(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import crc32c
-
+from anabranch.broker.catalog.topic_lists_state import is_system_topic, topics_hash
 from anabranch.broker.errors import TopicMigrated, TopicMigrating, migrated_to
 from anabranch.broker.peers import call_others
 from anabranch.broker.placement import ServedElsewhere
@@ -94,7 +93,8 @@ class LookupCommands(CommandSet):
         await self._connection.authorize(BaseCommand.GET_TOPICS_OF_NAMESPACE, Resource.of_namespace(body.namespace))
         names: list[str] = []  # none in a namespace that does not exist, as in Pulsar: it may be created later
         if body.mode in (body.PERSISTENT, body.ALL):
-            names += map(str, await self._services.catalog.topics(body.namespace))
+            topics = await self._services.catalog.topics(body.namespace)
+            names += (str(topic) for topic in topics if not is_system_topic(topic))
             names += await self._partitions_of(body.namespace, "persistent")
         if body.mode in (body.NON_PERSISTENT, body.ALL):
             names += await self._non_persistent(body.namespace)
@@ -120,6 +120,7 @@ class LookupCommands(CommandSet):
         return [
             str(topic.partition(index))
             for topic in await catalog.partitioned_topics(namespace, domain)
+            if not is_system_topic(topic)
             for index in range(await catalog.partitions(topic))
         ]
 
@@ -128,11 +129,3 @@ def loaded_non_persistent(services: Services, namespace: str) -> list[str]:
     """Non-persistent topics that this broker has loaded."""
     loaded = (topic.name for topic in services.topics if topic.name.domain is Domain.NON_PERSISTENT)
     return [str(name) for name in loaded if name.namespace_path == namespace]
-
-
-def topics_hash(names: list[str]) -> str:
-    """The digest that clients compare: CRC32C of the sorted, comma-joined names, as little-endian hex."""
-    if not names:
-        return "00000000"
-    joined = ",".join(sorted(names, key=lambda name: name.encode("utf-16-be"))).encode()
-    return int(crc32c.crc32c(joined)).to_bytes(4, "little").hex()

@@ -14,6 +14,7 @@ from anabranch.broker.wire.scalable_subscription_commands import ScalableSubscri
 from anabranch.broker.wire.scalable_topic_commands import ScalableCommands
 from anabranch.broker.wire.schema_commands import SchemaCommands
 from anabranch.broker.wire.topic_extent_commands import ExtentCommands
+from anabranch.broker.wire.topic_list_commands import TopicListCommands
 from anabranch.model.errors import LimitExceeded
 from anabranch.protocol import replies
 from anabranch.protocol.commands import NO_REQUEST
@@ -66,6 +67,7 @@ class BrokerServer:
             ScalableCommands(connection, services),
             ScalableSubscriptionCommands(connection, services),
             ExtentCommands(connection, services),
+            TopicListCommands(connection, services),
         )
         error = self._too_many(host_of(stream.peer))
         if error is not None:
