@@ -1,9 +1,9 @@
 """Regular expressions over topic names, matched in linear time: for patterns that clients send.
 
-A pattern is parsed into an automaton without backtracking, so no pattern can take exponential time. The accepted syntax
-is the common part of Java's and RE2's: literals, `.`, classes, `\\d \\w \\s`, `\\Q…\\E`, groups, `|`, `* + ?` and counts,
-`^` as the first and `$` as the last character. Everything else (lookaround, back references, `\\b`, `\\p`) is refused as
-unsupported; the client then polls and matches by itself.
+A pattern is parsed into an automaton without backtracking, so no pattern can take exponential time. The accepted
+syntax is the common part of Java's and RE2's: literals, `.`, classes, `\\d \\w \\s`, `\\Q…\\E`, groups, `|`, `*+?` and
+counts, `^` as the first and `$` as the last character. Everything else (lookaround, back references, `\\b`, `\\p`) is
+refused as unsupported; the client then polls and matches by itself.
 
     a(b|c)*  --parse-->  nodes  --build-->  states and edges (at most STATES_MAX)  --matches-->  sets of states, cached
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from anabranch.model.errors import BadName, NotAllowed
 
 PATTERN_CHARS_MAX = 256
-STATES_MAX = 256
+STATES_MAX = 600
 NESTING_MAX = 32
 COUNT_MAX = 256
 CACHE_MAX = 5_000
@@ -76,7 +76,7 @@ class _StateSet:
 
 
 class TopicPattern:
-    """`TopicPattern(text).matches(name)`: whether all of the name matches. Raises BadName, NotAllowed if unsupported."""
+    """`matches(name)`: whether all of the name matches. Raises BadName; NotAllowed if unsupported."""
 
     __slots__ = ("text", "cost", "_edges", "_free", "_final", "_start", "_sets", "_cached")
 

@@ -12,6 +12,8 @@ from anabranch.node.node import Node
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.server_errors import ServerError
 from tests.integration.broker.test_schemas import connected
+from tests.integration.broker.test_security_complete import guarded, hello, status
+from tests.support.in_memory.credentials import token_of
 from tests.support.traffic.raw_client import RawClient, Received
 
 NAMESPACE = "public/default"
@@ -112,3 +114,28 @@ async def test_namespace_is_followed_while_it_has_watchers(tmp_path: Path) -> No
             assert len(lists) == 1
         await client.barrier()
         assert not client.has(BaseCommand.WATCH_TOPIC_UPDATE)
+
+
+async def test_revoked_permission_silences_the_watch_until_it_is_given_again(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as node, RawClient(node.service_url) as client:
+        grant, root = f"/admin/v2/namespaces/{NAMESPACE}/permissions/app", token_of("root")
+        client.write(hello("app"))
+        connected_body = (await client.expect(BaseCommand.CONNECTED)).body
+        assert connected_body.feature_flags.supports_topic_watchers
+        refused = await watched(client)
+        assert (refused.kind, refused.body.error) == (BaseCommand.ERROR, ServerError.AuthorizationError)
+        assert await status(node, "POST", grant, b'["consume"]', root) == 204
+        assert (await watched(client)).kind == BaseCommand.WATCH_TOPIC_LIST_SUCCESS
+        await create(node, "a1")
+        assert (await update(client))[0] == [named("a1")]
+        assert await status(node, "DELETE", grant, b"", root) == 204
+        async with RawClient(node.service_url) as other:  # its update shows that the change has been read
+            other.write(hello("root"))
+            await other.expect(BaseCommand.CONNECTED)
+            await watched(other)
+            await create(node, "a2")
+            assert (await update(other))[0] == [named("a2")]
+        await client.barrier()
+        assert not client.has(BaseCommand.WATCH_TOPIC_UPDATE)
+        assert await status(node, "POST", grant, b'["consume"]', root) == 204
+        assert (await update(client))[0] == [named("a2")]

@@ -10,7 +10,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import read_command
 from anabranch.protocol.errors import HandshakeError, ProtocolError
 from anabranch.protocol.frames import FrameDecoder
-from anabranch.protocol.handshake import Beat, Handshake, Keepalive, peer_of
+from anabranch.protocol.handshake import Beat, Handshake, Keepalive, broker_features, peer_of
 from anabranch.protocol.replies import pong
 
 BaseCommand = pb.BaseCommand
@@ -42,6 +42,11 @@ def test_features_offered() -> None:
     assert flags.supports_get_partitioned_metadata_without_auto_creation and flags.anabranch_extensions
     assert not flags.supports_topic_watchers and not flags.supports_scalable_topics
     assert not flags.supports_repl_dedup_by_lid_and_eid
+
+
+def test_topic_list_watches_are_offered_where_they_are_served() -> None:
+    assert broker_features(topic_watchers=True).supports_topic_watchers
+    assert not broker_features().supports_topic_watchers
 
 
 def test_ping_is_answered_before_and_after() -> None:

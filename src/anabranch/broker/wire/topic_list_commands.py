@@ -122,21 +122,25 @@ class TopicListCommands(CommandSet):
             raise TooManyRequests(f"{WATCHERS_MAX} topic lists are watched on this connection already")
         session = self._sessions[body.watcher_id] = TopicListSession(self._connection, body.watcher_id, body.namespace)
         try:
-            changes = -1
-            while changes != self._connection.access_changes:  # revoked while the topics were read
-                changes = self._connection.access_changes
-                await self._authorize(body.namespace)
-                session.is_allowed = True
-                if session.watch is None:
-                    session.watch = await self._services.topic_lists.watch(body.namespace, body.topics_pattern, session)
-            if session.is_over:
-                raise NotAllowed("the watch was closed while it was opened")
-            self._send_list(body, session, session.watch.found)
+            watch = await self._open(session, body.topics_pattern)
+            self._send_list(body, session, watch.found)
         except BaseException:
             if self._sessions.get(body.watcher_id) is session:
                 del self._sessions[body.watcher_id]
             session.close()
             raise
+
+    async def _open(self, session: TopicListSession, pattern: str) -> TopicListWatch:
+        assert self._services.topic_lists is not None
+        changes = self._connection.access_changes
+        await self._authorize(session.namespace)
+        session.is_allowed = True
+        watch = session.watch = await self._services.topic_lists.watch(session.namespace, pattern, session)
+        if changes != self._connection.access_changes:  # perhaps revoked while the topics were read
+            await self._authorize(session.namespace)
+        if session.is_over:
+            raise NotAllowed("the watch was closed while it was opened")
+        return watch
 
     def _send_list(self, body: Any, session: TopicListSession, found: TopicList) -> None:
         is_known = body.HasField("topics_hash") and body.topics_hash == found.digest
