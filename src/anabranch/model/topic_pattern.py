@@ -18,7 +18,7 @@ PATTERN_CHARS_MAX = 256
 STATES_MAX = 600
 NESTING_MAX = 32
 COUNT_MAX = 256
-CACHE_MAX = 5_000
+CACHE_MAX = 20_000
 """Transitions and members of state sets in the cache of one pattern; when there are more, it starts anew."""
 
 _DIGITS = frozenset("0123456789")
