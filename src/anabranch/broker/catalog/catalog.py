@@ -250,11 +250,6 @@ class Catalog:
         return f"/managed/{namespace}/persistent"
 
     @staticmethod
-    def partitioned_topics_key(namespace: str) -> str:
-        """Parent of the records of its persistent partitioned topics."""
-        return f"/partitioned/persistent/{namespace}"
-
-    @staticmethod
     def _partitioned_key(topic: TopicName) -> str:
         return f"/partitioned/{topic.domain}/{topic.namespace_path}/{topic.encoded_local}"
 

@@ -15,6 +15,7 @@ from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.catalog.topic_lists_state import NamespaceTopics, TopicList
 from anabranch.metadata.interface import Change, ChangeKind, MetadataStore, StoreUnavailable, Watch
 from anabranch.model.errors import BadName, LimitExceeded, NotAllowed
+from anabranch.model.metadata_keys import PARTITIONED_TOPICS
 from anabranch.model.names import TopicName, parse_namespace
 from anabranch.model.topic_pattern import TopicPattern
 from anabranch.runtime.clock import Clock
@@ -143,7 +144,7 @@ class _FollowedNamespace:
         self.watchers = 0
         self._namespace, self._store, self._catalog = namespace, store, catalog
         self._clock, self._patience = clock, patience
-        self._roots = (catalog.topics_key(namespace), catalog.partitioned_topics_key(namespace))
+        self._roots = (catalog.topics_key(namespace), f"{PARTITIONED_TOPICS}/{namespace}")
         self._topics = NamespaceTopics()
         self._texts: dict[str, str] = {}
         self._views: dict[str, _View] = {}
