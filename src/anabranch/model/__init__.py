@@ -18,6 +18,7 @@
 | `metadata_keys` | metadata keys of scalable topics |
 | `broker_incarnation` | one run of a broker process |
 | `autoscale` | automatic split and merge: policy, load, decision |
+| `topic_pattern` | regular expressions over topic names, matched in linear time |
 
 Nothing is re-exported, so that importing the package loads only the error root and `anabranch --version` stays fast.
 """
