@@ -279,6 +279,7 @@ ANYWHERE = {  # ends of paths behind the topic, answered by any broker: from met
     ("GET", "permissions"),
     ("POST", "permissions/r"),
     ("DELETE", "permissions/r"),
+    ("GET", "messages"),
 }
 
 
@@ -292,7 +293,7 @@ POLICIES = {  # of single topics: in the metadata store, so any broker answers
 def is_regular(pattern: str) -> bool:
     """A route of a regular topic: scalable ones have leaders and owners of their own."""
     return "{topic}" in pattern and not pattern.startswith(
-        ("/admin/v2/scalable/", "/admin/v2/scalable-topics/", "/admin/v2/segments/")
+        ("/admin/v2/scalable/", "/admin/v2/scalable-topics/", "/admin/v2/segments/", "/anabranch/v1/scalable/")
     )
 
 
@@ -300,7 +301,7 @@ def needs_owner(method: str, path: str) -> bool:
     """Said here once more, so that a route that forgets it is found."""
     if path.startswith(("/lookup/", "/admin/v2/schemas/")):
         return False
-    end = "/".join(path.split("/")[7 if path.startswith("/admin/") else 6 :])
+    end = "/".join(path.split("/")[7 if path.startswith(("/admin/", "/anabranch/")) else 6 :])
     return (method, end) not in ANYWHERE and end not in POLICIES
 
 
