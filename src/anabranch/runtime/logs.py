@@ -3,7 +3,8 @@
     2026-11-16T01:02:03.456Z INFO  anabranch.broker.topic: split planned segment=3 reason=hot
     {"time":"2026-11-16T01:02:03.456Z","level":"info","logger":"anabranch.broker.topic","message":"split planned",…}
 
-A record is always one line (except for tracebacks in text form), whatever a client put into a name.
+A record is always one line (except for tracebacks in text form), whatever a client put into a name: control, bidi and
+invisible characters are written as escapes, because a terminal that shows the log obeys them.
 
 Every module logs with `get_logger`: a fixed event text, and the facts as `extra` fields. An application configures
 `logging` itself, and most formatters show only the message. So the message is the event text followed by the fields,
@@ -26,7 +27,7 @@ LogFormat = Literal["text", "json"]
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _SECRET_NAME = re.compile(r"token|password|passwd|secret|credential|authorization|api_?key|private_?key", re.I)
 _SECRET_IN_TEXT = re.compile(r"(://[^\s/:@]*:)[^\s/@]+(@)|(\bBearer\s+)[^\s,;\"']+|\beyJ[\w-]+\.[\w-]+\.[\w-]*", re.I)
-_PLAIN = re.compile(r"[^\s\"'=\x00-\x1f\x7f]+")
+_PLAIN = re.compile(r"[^\s\"'=]+")
 _HIDDEN = "***"
 
 
@@ -52,6 +53,29 @@ def shown_fields(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
             yield name, value
         else:
             yield name, hide_secrets(str(value))
+
+
+def visible(text: str, keep: str = "\n\t") -> str:
+    """All but printable characters and those of `keep` as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else _escape(one) for one in text)
+
+
+def _escape(one: str) -> str:
+    return one.encode("unicode_escape", "surrogatepass").decode()
+
+
+def json_text(value: Any, *, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
+    """JSON that holds no control character, and everything printable as it is."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else _json_escape(one) for one in text)
+
+
+def _json_escape(one: str) -> str:
+    return "\\u007f" if one == "\x7f" else json.dumps(one)[1:-1]
 
 
 class EventText(str):
@@ -93,7 +117,7 @@ def _event_of(record: logging.LogRecord) -> str:
 
 def _value(value: Any) -> str:
     text = str(value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return text if text.isprintable() and _PLAIN.fullmatch(text) else json_text(text)
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -106,12 +130,12 @@ class TextFormatter(logging.Formatter):
         self._origin = f"{origin} " if origin else ""
 
     def format(self, record: logging.LogRecord) -> str:
-        message = json.dumps(hide_secrets(_event_of(record)), ensure_ascii=False)[1:-1].replace('\\"', '"')
+        message = json_text(hide_secrets(_event_of(record)))[1:-1].replace('\\"', '"')
         parts = [f"{_time(record)} {self._origin}{record.levelname:<7} {record.name}: {message}"]
         parts += [f"{name}={_value(value)}" for name, value in shown_fields(record)]
         line = " ".join(parts)
         if record.exc_info:
-            line += "\n" + hide_secrets(self.formatException(record.exc_info))
+            line += "\n" + visible(hide_secrets(self.formatException(record.exc_info)))
         return line
 
 
@@ -132,7 +156,7 @@ class JsonFormatter(logging.Formatter):
             line[name if name not in line else f"{name}_"] = value
         if record.exc_info:
             line["error"] = hide_secrets(self.formatException(record.exc_info))
-        return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+        return json_text(line, separators=(",", ":"))
 
 
 def set_log_level(level: str) -> None:

@@ -51,6 +51,25 @@ def test_a_name_with_a_line_break_stays_in_its_line(lines: Any) -> None:
     assert stream.getvalue().count("\n") == 1
 
 
+BIDI = "topic://public/default/\u202egnp.exe\u200b\x1b[2J\x7f\x85"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_names_cannot_control_the_terminal_that_shows_the_log(lines: Any, form: LogFormat) -> None:
+    stream = lines(form)
+    log = logging.getLogger("a")
+    log.info("created %s", BIDI, extra={"topic": BIDI, "plain": "\u202ex"})
+    try:
+        raise ValueError(BIDI)
+    except ValueError:
+        log.exception("failed")
+    text = stream.getvalue()
+    assert text.replace("\n", "").isprintable()
+    assert "default/\\u202egnp.exe\\u200b\\u001b[2J\\u007f\\u0085" in text
+    if form == "json":
+        assert json.loads(text.splitlines()[0])["topic"] == BIDI, "programs read the name as it is"
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_secrets_are_hidden(lines: Any, form: LogFormat) -> None:
     stream = lines(form)
@@ -116,6 +135,10 @@ def test_the_message_of_a_record_has_the_fields_under_any_formatter() -> None:
 def test_the_message_hides_secrets_and_stays_one_line() -> None:
     line = plain_lines("refused", token="s3cret", url="etcd://u:s3cret@h:1/x", name_="y\nz")
     assert "s3cret" not in line and line.count("\n") == 1
+
+
+def test_fields_under_any_formatter_hold_no_bidi_characters() -> None:
+    assert r'topic="topic://a/b/\u202ex"' in plain_lines("moved", topic="topic://a/b/\u202ex")
 
 
 def test_a_record_keeps_its_fixed_text_and_its_fields(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,39 +7,18 @@ unchanged, because programs read it; JSON is always escaped, which does not chan
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Any
 
 import click
+
+from anabranch.runtime.logs import json_text, visible
+
+__all__ = ["json_text", "plain", "say", "visible"]
 
 
 def plain(text: str) -> str:
     """On one line, whatever is in it: control, bidi and invisible characters as escapes."""
     return visible(text, keep="")
-
-
-def visible(text: str, keep: str = "\n\t") -> str:
-    """All but printable characters and those of `keep` as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one in keep else _escape(one) for one in text)
-
-
-def _escape(one: str) -> str:
-    return one.encode("unicode_escape", "surrogatepass").decode()
-
-
-def json_text(value: Any, *, indent: int | None = None) -> str:
-    """JSON that holds no control character, and everything printable as it is."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one == "\n" else _json_escape(one) for one in text)
-
-
-def _json_escape(one: str) -> str:
-    return "\\u007f" if one == "\x7f" else json.dumps(one)[1:-1]
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
