@@ -15,7 +15,7 @@ from anabranch.rest.encoding import accepts_gzip, compressed
 from anabranch.rest.http_message import Request, Response
 
 FOLDER = Path(__file__).parent / "console"
-FOLDERS = (FOLDER, FOLDER / "vendor")  # names are unique over both, which a test checks
+FOLDERS = (FOLDER, FOLDER / "pages", FOLDER / "vendor")  # names are unique over all, which a test checks
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+import pulsar
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
@@ -15,27 +16,42 @@ PAGES = {
     "": ".sentence",
     "topics": ".rows a",
     "namespaces": "td a",
-    "namespace/public/default": "h2",
+    "namespace/public/default": ".grant",
     "brokers": "code",
-    "metadata": "code",
-    "topic/public/default/{topic}?metric=state&messages=1&subscription=audit": ".hit",
+    "metadata": ".form",
+    "topic/public/default/{topic}?metric=state&messages=1&subscription=audit&consumers=audit&policy=1": ".hit",
+    "regular/regular/public/default/{topic}-r?consumers=billing&messages=1&migrate=1": ".checklist",
+    "schemas/scalable/public/default/{topic}": ".detail",
     "nowhere": ".empty",
 }
 pytestmark = pytest.mark.slow
 
 
+SCHEMA = {"type": "AVRO", "schema": '{"type":"record","name":"A","fields":[]}', "properties": {"a": "b"}}
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(view: Watched, scheme: str) -> None:
+def test_axe_finds_nothing(view: Watched, client: pulsar.Client, scheme: str) -> None:
     rest, topic = Rest(view.broker.http_url), f"axe-{uuid.uuid4().hex[:8]}"
     rest.expect("PUT", f"{SCALABLE}/{topic}?numInitialSegments=2", {})
     rest.expect("PUT", f"{SCALABLE}/{topic}/subscriptions/audit")
     rest.expect("POST", f"{SCALABLE}/{topic}/split/0")
+    rest.expect("POST", f"/admin/v2/schemas/public/default/{topic}/schema", SCHEMA)
+    rest.expect("POST", "/admin/v2/namespaces/public/default/permissions/viewer", ["consume"])
+    client.subscribe(f"persistent://public/default/{topic}-r", "billing")
+    client.create_producer(f"persistent://public/default/{topic}-r").send(b"x", properties={"a": "b"})
     view.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     found = []
     for path, ready in PAGES.items():
         page = view.open(path.format(topic=topic))
         page.locator(ready).first.wait_for()
-        if "topic/" in path:
+        if path.startswith("regular/"):
+            page.locator("button", has_text="Write one").click()
+            page.locator(".preview").first.click()
+            page.locator("section[aria-label=consumers] td").first.wait_for()
+        if path.startswith("topic/"):
+            page.locator(".fields").wait_for()
+            page.locator("section[aria-label=consumers] td").first.wait_for()
             page.locator(".messages input").wait_for()
             page.locator(".hit").first.click()
             page.locator("td", has_text="audit").first.wait_for()

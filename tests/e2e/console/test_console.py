@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 import anabranch.blocking
 from tests.e2e.conftest import StartBroker
@@ -19,6 +20,7 @@ from tests.support.processes.broker_process import BrokerProcess
 from tests.support.traffic.stock_calls import Rest
 
 SCALABLE = "/admin/v2/scalable/public/default"
+WAIT_MS = 20_000
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
     "\u202egnp.exe",
@@ -60,7 +62,7 @@ def test_overview_and_topics_show_what_is_there(view: Watched, topic: str) -> No
     page.locator(".rows a", has_text=topic).wait_for()
     page.keyboard.press("/")
     page.keyboard.type(topic)
-    page.wait_for_function("document.querySelectorAll('.rows tbody tr').length === 1")
+    expect(page.locator(".rows tbody tr")).to_have_count(1, timeout=WAIT_MS)
     assert f"q={topic}" in page.url
     page.reload()  # the state is in the URL
     page.locator(".rows a", has_text=topic).click()
@@ -114,7 +116,7 @@ def test_timeline_has_painted_and_marks_states(view: Watched, topic: str) -> Non
         Rest(view.broker.http_url).expect("POST", f"{SCALABLE}/{topic}/split/0")
         page = view.open(path_of(topic) + "?metric=state&scale=epoch&subscription=audit")
         segment(page, 2).wait_for()
-        page.wait_for_function("document.querySelector('.hit[data-segment=\"1\"]').ariaLabel.includes('unread')")
+        expect(segment(page, 1)).to_have_attribute("aria-label", re.compile("unread"), timeout=WAIT_MS)
         colours = page.evaluate(
             """() => {
                 const canvas = document.querySelector("canvas"), copy = document.createElement("canvas");
@@ -153,7 +155,7 @@ def test_messages_are_shown_as_they_come_and_stay_text(view: Watched, topic: str
     page.locator(".messages button", has_text="Resume").click()
     page.locator(".messages .hint", has_text="newest 5").wait_for()
     page.locator(".messages input").fill("key:k9 later")
-    page.wait_for_function("document.querySelectorAll('.messages .preview').length === 1")
+    expect(page.locator(".messages .preview")).to_have_count(1, timeout=WAIT_MS)
 
 
 def test_hostile_names_stay_text(view: Watched) -> None:

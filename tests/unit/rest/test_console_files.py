@@ -23,13 +23,15 @@ from scripts.vendor_console import LIBRARIES, with_relative_imports
 from tests.support.fuzz.rest_requests import route_table
 
 VENDOR = FOLDER / "vendor"
-OWN = sorted(FOLDER.glob("*.js"))
+PAGES = FOLDER / "pages"
+OWN = sorted([*FOLDER.glob("*.js"), *PAGES.glob("*.js")])
 SCRIPTS = [*OWN, *sorted(VENDOR.glob("*.js"))]
 FORBIDDEN = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|dangerouslySet|\beval\b|new Function|javascript:"
     r"|https?://|WebSocket|importScripts|serviceWorker"
 )
-IMPORT = re.compile(r"""(?:from|import)\s*\(?["'](\./[\w.-]+)["']""")
+IMPORT = re.compile(r"""(?:from|import)\s*["'](\./[\w.-]+)["']""")
+LATER = re.compile(r"""import\(["'](\./[\w.-]+)["']\)""")
 
 
 def test_vendored_files_are_those_of_the_manifest() -> None:
@@ -62,15 +64,25 @@ def test_libraries_run_no_text() -> None:
         assert re.findall(r"\beval\(|new Function|document\.write", path.read_text()) == [], path.name
 
 
-def test_imports_are_files_and_are_loaded_ahead() -> None:
-    files, needed = StaticFiles(), set[str]()
-    for path in SCRIPTS:
-        needed |= {found.removeprefix("./") for found in IMPORT.findall(path.read_text())}
-    for name in needed:
-        assert files.response(Request("GET", f"/console/{name}"), name).status == 200
+def imported(pattern: re.Pattern[str], name: str) -> set[str]:
+    (path,) = (path for path in SCRIPTS if path.name == name)
+    return {found.removeprefix("./") for found in pattern.findall(path.read_text())}
+
+
+def test_first_view_is_loaded_ahead_and_other_pages_when_shown() -> None:
+    """A module that the first view imports, directly or not, is named in its page; nothing else is."""
+    needed, known = set[str](), {"app.js"}
+    while known != needed:
+        needed = set(known)
+        known |= {one for name in needed for one in imported(IMPORT, name)}
     page = (FOLDER / "index.html").read_text()
-    assert set(re.findall(r'modulepreload" href="/console/([\w.-]+)"', page)) == needed
+    assert set(re.findall(r'modulepreload" href="/console/([\w.-]+)"', page)) == needed - {"app.js"}
     assert "<style" not in page and not re.search(r"<script(?![^>]*src=)", page) and not re.search(r"\son\w+=", page)
+    later = {one for name in needed for one in imported(LATER, name)}
+    reached = later | {one for name in later for one in imported(IMPORT, name)}
+    assert later and {path.name for path in PAGES.iterdir()} == reached - needed, "a page that nothing shows"
+    for name in needed | reached:
+        assert StaticFiles().response(Request("GET", f"/console/{name}"), name).status == 200
 
 
 def test_names_of_files_are_unique_and_nothing_else_is_served() -> None:
@@ -88,7 +100,7 @@ def test_each_route_of_the_console_is_served() -> None:
     served.add(("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/events"))  # has no end: not in that list
     table = (FOLDER / "api.js").read_text()
     used = re.findall(r'"(GET|PUT|POST|DELETE) (/[^"]+)"', table)
-    assert len(used) > 25
+    assert len(used) > 40
     for method, path in used:
         general = path.replace("/admin/v2/persistent/", "/admin/v2/{domain}/")
         assert (method, path) in served or (method, general) in served, f"{method} {path}"

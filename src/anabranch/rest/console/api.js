@@ -1,5 +1,6 @@
 // Calls of the public REST API. ROUTES names every route that the console uses; a test holds them against the broker's.
 
+import { quoted } from "./format.js";
 import { signal } from "./signals.js";
 
 export const ROUTES = {
@@ -11,10 +12,15 @@ export const ROUTES = {
   settings: "GET /admin/v2/brokers/configuration/runtime",
   internals: "GET /admin/v2/brokers/internal-configuration",
   migrationStatus: "GET /admin/v2/metadata/migration/status",
+  migrationStart: "POST /admin/v2/metadata/migration/start",
+  migrationAbort: "POST /admin/v2/metadata/migration/abort",
+  migrationVerify: "POST /admin/v2/metadata/migration/verify",
   tenants: "GET /admin/v2/tenants",
   namespaces: "GET /admin/v2/namespaces/{tenant}",
   namespace: "GET /admin/v2/namespaces/{tenant}/{namespace}",
   permissions: "GET /admin/v2/namespaces/{tenant}/{namespace}/permissions",
+  grant: "POST /admin/v2/namespaces/{tenant}/{namespace}/permissions/{role}",
+  revoke: "DELETE /admin/v2/namespaces/{tenant}/{namespace}/permissions/{role}",
   scalableTopics: "GET /admin/v2/scalable/{tenant}/{namespace}",
   persistentTopics: "GET /admin/v2/persistent/{tenant}/{namespace}",
   partitionedTopics: "GET /admin/v2/persistent/{tenant}/{namespace}/partitioned",
@@ -26,8 +32,13 @@ export const ROUTES = {
   messages: "GET /anabranch/v1/scalable/{tenant}/{namespace}/{topic}/messages",
   regularMessages: "GET /anabranch/v1/persistent/{tenant}/{namespace}/{topic}/messages",
   autoscale: "GET /admin/v2/scalable/{tenant}/{namespace}/{topic}/autoscale",
+  tryPolicy: "POST /admin/v2/scalable/{tenant}/{namespace}/{topic}/autoscale/try",
+  policy: "GET /admin/v2/scalable/{tenant}/{namespace}/{topic}/autoScalePolicy",
+  setPolicy: "POST /admin/v2/scalable/{tenant}/{namespace}/{topic}/autoScalePolicy",
   split: "POST /admin/v2/scalable/{tenant}/{namespace}/{topic}/split/{segment}",
   merge: "POST /admin/v2/scalable/{tenant}/{namespace}/{topic}/merge/{segment}/{other}",
+  migrateTopic: "POST /admin/v2/scalable/{tenant}/{namespace}/{topic}/migrate",
+  subscription: "GET /admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}",
   subscribe: "PUT /admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}",
   unsubscribe: "DELETE /admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}",
   seek: "POST /admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}/seek",
@@ -35,7 +46,11 @@ export const ROUTES = {
   stats: "GET /admin/v2/persistent/{tenant}/{namespace}/{topic}/stats",
   partitionedStats: "GET /admin/v2/persistent/{tenant}/{namespace}/{topic}/partitioned-stats",
   regularSkipAll: "POST /admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/skip_all",
-  schema: "GET /admin/v2/schemas/{tenant}/{namespace}/{topic}/schema",
+  publish: "POST /topics/{domain}/{tenant}/{namespace}/{topic}",
+  schemas: "GET /admin/v2/schemas/{tenant}/{namespace}/{topic}/schemas",
+  schemaCheck: "POST /admin/v2/schemas/{tenant}/{namespace}/{topic}/compatibility",
+  schemaAdd: "POST /admin/v2/schemas/{tenant}/{namespace}/{topic}/schema",
+  schemaDelete: "DELETE /admin/v2/schemas/{tenant}/{namespace}/{topic}/schema",
 };
 
 export class ApiError extends Error {
@@ -72,7 +87,8 @@ export const headers = () => {
 export const request = (name, params = {}, query = {}) => {
   const [method, pattern] = ROUTES[name].split(" ");
   const path = pattern.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(params[key]));
-  const text = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== undefined)).toString();
+  const values = Object.entries(query).flatMap(([key, value]) => [value].flat().map(one => [key, one]));
+  const text = new URLSearchParams(values.filter(([, value]) => value !== undefined)).toString();
   return [method, text ? `${path}?${text}` : path];
 };
 
@@ -114,8 +130,9 @@ export const partsOf = name => {
 };
 
 /** The same call for a terminal. */
-export const asCurl = (name, params, query) => {
+export const asCurl = (name, params, query, body) => {
   const [method, url] = request(name, params, query);
   const auth = token.value ? ' -H "Authorization: Bearer $TOKEN"' : "";
-  return `curl -X ${method}${auth} '${location.origin}${url.replaceAll("'", "%27")}'`;
+  const data = body === undefined ? "" : ` -H 'Content-Type: application/json' -d ${quoted(JSON.stringify(body))}`;
+  return `curl -X ${method}${auth}${data} '${location.origin}${url.replaceAll("'", "%27")}'`;
 };

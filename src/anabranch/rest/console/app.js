@@ -5,15 +5,17 @@ import { useEffect } from "./hooks.js";
 import { useSignal } from "./signals.js";
 import { needsSignIn, signIn, signOut, token } from "./api.js";
 import { BrokersPage } from "./page_brokers.js";
-import { MetadataPage, NamespacePage, NamespacesPage, RegularPage } from "./page_more.js";
 import { OverviewPage } from "./page_overview.js";
 import { TopicPage } from "./page_topic.js";
 import { TopicsPage } from "./page_topics.js";
-import { Dialog, Empty, html, link, notice, remember, route, theme, zone } from "./ui.js";
+import { Dialog, Empty, Lazy, html, link, notice, remember, route, theme, zone } from "./ui.js";
 
 const NAV = [["", "Overview", "o"], ["topics", "Topics", "t"], ["namespaces", "Namespaces", "p"], ["brokers", "Brokers", "b"], ["metadata", "Metadata", "m"]];
 const NEXT_THEME = { system: "light", light: "dark", dark: "system" };
 const SCALES = ["time", "log", "epoch"];
+
+const namespaces = () => import("./page_namespaces.js"), metadata = () => import("./page_metadata.js");
+const regular = () => import("./page_regular.js"), schemas = () => import("./page_schemas.js");
 
 const Page = () => {
   const [first, ...rest] = route.value.path;
@@ -25,12 +27,17 @@ const Page = () => {
   }
   if (first === "regular" && rest.length === 4) {
     const [kind, tenant, namespace, topic] = rest;
-    return html`<${RegularPage} key=${rest.join("/")} ...${{ kind, tenant, namespace, topic }} />`;
+    return html`<${Lazy} load=${regular} name="RegularPage" key=${rest.join("/")} ...${{ kind, tenant, namespace, topic }} />`;
   }
-  if (first === "namespaces") return html`<${NamespacesPage} />`;
-  if (first === "namespace" && rest.length === 2) return html`<${NamespacePage} key=${rest.join("/")} tenant=${rest[0]} namespace=${rest[1]} />`;
+  if (first === "schemas" && rest.length === 4) {
+    const [kind, tenant, namespace, topic] = rest;
+    return html`<${Lazy} load=${schemas} name="SchemasPage" key=${`schemas ${rest.join("/")}`} ...${{ kind, tenant, namespace, topic }} />`;
+  }
+  if (first === "namespaces") return html`<${Lazy} load=${namespaces} name="NamespacesPage" key="namespaces" />`;
+  if (first === "namespace" && rest.length === 2)
+    return html`<${Lazy} load=${namespaces} name="NamespacePage" key=${`namespace ${rest.join("/")}`} tenant=${rest[0]} namespace=${rest[1]} />`;
   if (first === "brokers") return html`<${BrokersPage} />`;
-  if (first === "metadata") return html`<${MetadataPage} />`;
+  if (first === "metadata") return html`<${Lazy} load=${metadata} name="MetadataPage" key="metadata" />`;
   return html`<${Empty} isPage title="There is no such page"><p><a href="#/">Overview</a></p><//>`;
 };
 
@@ -86,7 +93,7 @@ const App = () => {
     return () => removeEventListener("keydown", pressed);
   }, []);
   const at = route.value.path[0] ?? "";
-  const current = { topic: "topics", regular: "topics", namespace: "namespaces" }[at] ?? at;
+  const current = { topic: "topics", regular: "topics", schemas: "topics", namespace: "namespaces" }[at] ?? at;
   return html`
     <a class="skip" href="#main" onClick=${event => { event.preventDefault(); document.getElementById("main").focus(); }}>to the content</a>
     <aside><a class="brand" href="#/"><svg viewBox="0 0 24 24" aria-hidden="true"><path d="M2 12h5c4 0 4-7 8-7h7M7 12c4 0 4 7 8 7h7M7 12h15" /></svg> Anabranch</a>

@@ -62,3 +62,10 @@ export const plain = text => String(text).replace(UNSAFE, escape);
 
 /** As `plain`, on as many lines as it has. */
 export const visible = text => String(text).replace(UNSAFE, found => (found === "\n" || found === "\t" ? found : escape(found)));
+
+/** Values of policies as rows of a table: nested objects by their dotted path; what is not set is left out. */
+export const flattened = (value, path = "") =>
+  value === null || value === undefined ? []
+    : typeof value === "object" && !Array.isArray(value) && Object.keys(value).length
+      ? Object.entries(value).flatMap(([key, one]) => flattened(one, path ? `${path}.${key}` : key))
+      : [[path, typeof value === "object" ? JSON.stringify(value) : String(value)]];

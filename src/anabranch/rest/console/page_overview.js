@@ -10,6 +10,9 @@ import { Chip, Failure, Name, Time, html, every, link } from "./ui.js";
 
 const MEASURED_MAX = 60; // topics whose figures are read; the sums say so when there are more
 
+/** Whether the metadata is being moved. The phase of PIP-454 is NOT_STARTED while the first copy runs. Pure. */
+export const isMigrating = one => ["PREPARATION", "COPYING"].includes(one.phase) || (one.phase === "NOT_STARTED" && Boolean(one.subPhase));
+
 /** What needs attention: [{tone, text, href}], the worst first. Pure. */
 export const attention = ({ brokers, measured, migration }) => {
   const lines = [];
@@ -19,8 +22,8 @@ export const attention = ({ brokers, measured, migration }) => {
     lines.push({ tone: "warn", text: `Broker ${one.brokerId} is draining: it gets no new topics.`, href: link(["brokers"]) });
   const versions = new Set((brokers ?? []).map(one => one.version));
   if (versions.size > 1) lines.push({ tone: "warn", text: `Brokers run different versions: ${[...versions].join(", ")}.`, href: link(["brokers"]) });
-  if (migration && !["NOT_STARTED", "COMPLETED", "ABORTED", undefined].includes(migration.phase))
-    lines.push({ tone: "warn", text: `The metadata is being moved to another store: ${migration.phase}.`, href: link(["metadata"]) });
+  if (migration && isMigrating(migration))
+    lines.push({ tone: "warn", text: `The metadata is being moved to another store: ${migration.phase === "NOT_STARTED" ? migration.subPhase : migration.phase}.`, href: link(["metadata"]) });
   for (const { row, figures } of measured) {
     if (figures.backlog > 0 && figures.out === 0)
       lines.push({ tone: "warn", text: `${plain(row.topic)}: ${whole(figures.backlog)} messages wait, and nobody reads them.`, href: hrefOf(row) });

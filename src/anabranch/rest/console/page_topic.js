@@ -9,7 +9,9 @@ import { follow } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { merged, segmentsOf } from "./timeline_layout.js";
 import { rangeOf } from "./timeline_paint.js";
-import { Chip, Empty, Failure, Name, Time, asked, html, link, now, operationId, remember, route } from "./ui.js";
+import { Chip, Empty, Failure, Lazy, Name, Time, asked, html, link, now, operationId, remember, route } from "./ui.js";
+
+const consumers = () => import("./consumers.js"), trial = () => import("./policy_trial.js");
 
 export const TopicPage = ({ tenant, namespace, topic }) => {
   const params = { tenant, namespace, topic }, full = `topic://${tenant}/${namespace}/${topic}`;
@@ -40,12 +42,14 @@ export const TopicPage = ({ tenant, namespace, topic }) => {
     return html`<${Empty} isPage title="This topic cannot be shown"><p>${plain(status.value.why)}</p>
       <p><a href=${link(["topics"])}>All topics</a></p><//>`;
   const names = Object.keys(tick.value?.subscriptions ?? {}), wanted = route.value.query.subscription;
+  const reading = route.value.query.consumers;
   const subscription = names.includes(wanted) ? wanted : names[0];
   const stale = status.value.word === "lost" || status.value.word === "ended";
   return html`
     <header class="page">
       <nav class="crumbs" aria-label="path"><a href=${link(["topics"])}>Topics</a>${" / "}<a href=${link(["topics"], { ns: `${tenant}/${namespace}` })}><${Name} text=${`${tenant}/${namespace}`} /></a></nav>
       <h1><${Name} text=${topic} /> <span class="kind">scalable</span> <${Live} status=${status.value} /></h1>
+      <a href=${link(["schemas", "scalable", tenant, namespace, topic])}>Schemas</a>
     </header>
     ${stale && html`<p class="lost" role="status">No newer figures since ${duration(now.value - (tick.value?.t ?? status.value.since))}: ${plain(status.value.why ?? "")}. What you see is the last known state.</p>`}
     <${Figures} tick=${tick.value} segments=${segments.value} />
@@ -55,8 +59,9 @@ export const TopicPage = ({ tenant, namespace, topic }) => {
     <${Selection} params=${params} full=${full} segments=${segments.value} tick=${tick.value}
                   first=${selected.value} second=${second.value} />
     <${Subscriptions} params=${params} full=${full} tick=${tick.value} segments=${segments.value} />
+    ${names.includes(reading) && html`<${Lazy} load=${consumers} name="ScalableConsumers" key=${`consumers ${reading}`} params=${params} subscription=${reading} />`}
     <${Messages} params=${params} kind="scalable" />
-    <${Scaling} tick=${tick.value} />
+    <${Scaling} params=${params} full=${full} tick=${tick.value} />
     <section class="panel"><h2>This topic</h2><div class="buttons left">
       <button class="danger" onClick=${() => { asked.value = deletion(params, full, tick.value, segments.value); }}>Delete topic …</button></div></section>`;
 };
@@ -168,6 +173,7 @@ const Subscriptions = ({ params, full, tick, segments }) => {
         <td>${Object.keys(one.waiting).length ? html`${Object.keys(one.waiting).length} segments` : "–"}</td>
         <td><div class="buttons left">
           <button onClick=${() => remember({ subscription: name, metric: "state" })}>Show state</button>
+          <button aria-pressed=${route.value.query.consumers === name} onClick=${() => remember({ consumers: route.value.query.consumers === name ? "" : name })}>Consumers</button>
           <button onClick=${() => { asked.value = skipping(params, full, name, one); }}>Skip all …</button>
           <button onClick=${() => { asked.value = rewinding(params, full, name, tick); }}>Rewind …</button>
           <button class="danger" onClick=${() => { asked.value = unsubscribing(params, full, name, one); }}>Delete …</button>
@@ -208,10 +214,10 @@ const LIMITS = [["splitMsgRateInThreshold", "splits above, in"], ["splitMsgRateO
   ["mergeMsgRateInThreshold", "merges below, in"], ["mergeMsgRateOutThreshold", "merges below, out"]];
 
 /** One line of a decision: what, which segments, why, and what else was wanted and suppressed. */
-const Decision = ({ one }) => html`${plain(one.action)}${one.segments ? ` of ${one.segments.join(", ")}` : ""}: ${plain(one.detail || one.reason)}${
+export const Decision = ({ one }) => html`${plain(one.action)}${one.segments ? ` of ${one.segments.join(", ")}` : ""}: ${plain(one.detail || one.reason)}${
   (one.suppressed ?? []).map(it => html`<br /><small>${plain(it.kind)} of ${it.segments.join(", ")} (${plain(it.reason)}) suppressed by ${plain(it.suppressedBy)}: ${plain(it.detail)}</small>`)}`;
 
-const Scaling = ({ tick }) => {
+const Scaling = ({ params, full, tick }) => {
   const scaling = tick?.autoScale, policy = scaling?.policy;
   if (!scaling) return null;
   if (scaling.error) return html`<section class="panel"><h2>Auto-scaling</h2><p class="failure">${plain(scaling.error)}</p></section>`;
@@ -225,5 +231,7 @@ const Scaling = ({ tick }) => {
     <p>Now: <${Decision} one=${scaling.now} />${scaling.now.dueAtMs > 0 && html` (due in ${duration(scaling.now.dueAtMs - now.value)})`}</p>
     ${scaling.decisions.length > 0 && html`<table><thead><tr><th>when</th><th>decision</th></tr></thead><tbody>
       ${scaling.decisions.map(one => html`<tr><td><${Time} ms=${one.atMs} /></td><td><${Decision} one=${one} /></td></tr>`)}</tbody></table>`}
+    ${route.value.query.policy ? html`<${Lazy} load=${trial} name="PolicyTrial" params=${params} full=${full} policy=${policy} />`
+      : html`<button onClick=${() => remember({ policy: "1" })}>Try a policy</button>`}
   </section>`;
 };

@@ -70,6 +70,18 @@ export const Command = ({ text }) => html`<div class="command"><code>${text}</co
     event.currentTarget.textContent = "copied";
   }}>copy</button></div>`;
 
+/** A part that is read when it is first shown: `load` imports its module, `name` is what that exports. */
+export const Lazy = ({ load, name, ...props }) => {
+  const found = useSignal(null), failed = useSignal(null), tries = useSignal(0);
+  useEffect(() => {
+    load().then(module => { found.value = { Part: module[name] }; failed.value = null; }, error => { failed.value = error; });
+  }, [tries.value]);
+  if (found.value) return html`<${found.value.Part} ...${props} />`;
+  return failed.value
+    ? html`<div class="failure" role="alert"><p>This part of the console could not be loaded. Reload the page if it stays so.</p>
+        <button onClick=${() => { tries.value++; }}>Try again</button></div>` : html`<p class="hint">reading …</p>`;
+};
+
 /** Calls `work` now and every `ms` while the tab is visible; the result is its clean-up. */
 export const every = (ms, work) => {
   let ended = false, timer = 0;
@@ -82,7 +94,7 @@ export const every = (ms, work) => {
   return () => { ended = true; clearTimeout(timer); };
 };
 
-// One dialog at a time: {title, body, verb, name (to be typed), danger, run, cli, route, params, query}
+// One dialog at a time: {title, text, verb, name (to be typed), danger, cli, route, params, query, body, done, after}
 export const asked = signal(null);
 export const notice = signal(null);
 
@@ -124,13 +136,13 @@ const Box = ({ one }) => {
     <form onSubmit=${run}>
       <h2 id="dialog-title">${one.title}</h2>
       ${one.text.map(line => html`<p>${line}</p>`)}
-      ${one.name && html`<label>Type <${Name} text=${one.name} /> to confirm
+      ${one.name && html`<label><span>Type <${Name} text=${one.name} /> to confirm</span>
         <input autofocus autocomplete="off" spellcheck=${false} aria-label="name to confirm"
                onInput=${event => { typed.value = event.target.value; }} /></label>`}
       ${failed.value && html`<${Failure} error=${failed.value} />`}
       <details><summary>The same from a terminal</summary>
         ${one.cli && html`<${Command} text=${one.cli} />`}
-        <${Command} text=${asCurl(one.route, one.params, one.query)} />
+        <${Command} text=${asCurl(one.route, one.params, one.query, one.body)} />
       </details>
       <div class="buttons">
         <button type="button" class="quiet" onClick=${close}>Cancel</button>
