@@ -58,6 +58,12 @@ class ClusterFacts:
     topics_unread: int = 0  # beyond the bound
 
 
+def migration_step(status: Mapping[str, Any]) -> str:
+    """The phase of a migration of the metadata; its step during the first copy, which PIP-454 calls NOT_STARTED."""
+    phase = str(status.get("phase") or "")
+    return str(status.get("subPhase") or phase) if phase == "NOT_STARTED" else phase
+
+
 def findings(facts: ClusterFacts) -> list[Finding]:
     """The most severe first."""
     found = [*_of_broker(facts), *_of_brokers(facts.brokers), *_of_metadata(facts.migration_phase)]

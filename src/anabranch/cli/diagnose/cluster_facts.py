@@ -8,7 +8,7 @@ from typing import Any
 from anabranch.admin.client import AdminClient
 from anabranch.admin.errors import AdminError, Refused
 from anabranch.admin.paths import component, namespace_path, timeline_url, topic_path
-from anabranch.cli.diagnose.attention import ClusterFacts, TopicFacts
+from anabranch.cli.diagnose.attention import ClusterFacts, TopicFacts, migration_step
 from anabranch.runtime.clock import Clock
 
 TOPICS_MAX = 200
@@ -28,7 +28,7 @@ def cluster_facts(admin: AdminClient, clock: Clock, topics_max: int = TOPICS_MAX
         now_ms=clock.now_ms(),
         health=health,
         brokers=_brokers(admin),
-        migration_phase=str((_allowed(admin, "/admin/v2/metadata/migration/status") or {}).get("phase", "")),
+        migration_phase=migration_step(_allowed(admin, "/admin/v2/metadata/migration/status") or {}),
         topics=[topic_facts(admin, kind, name) for kind, name in names[:topics_max]],
         topics_unread=max(0, len(names) - topics_max),
     )

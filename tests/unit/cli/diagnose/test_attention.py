@@ -10,6 +10,7 @@ from anabranch.cli.diagnose.attention import (
     Severity,
     TopicFacts,
     findings,
+    migration_step,
     severity_of,
 )
 
@@ -49,6 +50,15 @@ def test_moving_metadata_is_a_warning() -> None:
     assert words(replace(GOOD, migration_phase="COPYING")) == [
         (Severity.WARNING, "the metadata is being moved to another store: COPYING")
     ]
+
+
+def test_first_copy_of_the_metadata_is_a_warning_and_a_failed_one_is_none() -> None:
+    copying = {"phase": "NOT_STARTED", "subPhase": "PRE_COPY"}
+    assert words(replace(GOOD, migration_phase=migration_step(copying))) == [
+        (Severity.WARNING, "the metadata is being moved to another store: PRE_COPY")
+    ]
+    for status in ({}, {"phase": "NOT_STARTED", "subPhase": None}, {"phase": "FAILED", "subPhase": "PRE_COPY"}):
+        assert findings(replace(GOOD, migration_phase=migration_step(status))) == []
 
 
 def test_topics() -> None:
