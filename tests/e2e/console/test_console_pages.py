@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import urllib.parse
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +112,18 @@ def test_shares_of_sessions_are_exact(view: Watched) -> None:
     ]
 
 
+def test_shown_commands_give_a_shell_the_exact_name(view: Watched) -> None:
+    names = ["orders/a-1", "two words", "it's $HOME `id` \\n", f"{BIDI}'\\\x1b[2J\x7f\n$HOME", "-", "\u00e4\u00f6"]
+    words = view.open("nowhere").evaluate(
+        "names => import('/console/format.js').then(module => names.map(module.quoted))", names
+    )
+    for text, word in zip(names, words, strict=True):
+        assert word.isprintable(), "pasted into a terminal it controls nothing"
+        command = ["bash", "-c", f"printf '%s' {word}"]
+        done = subprocess.run(command, capture_output=True, env={"LC_ALL": "C.UTF-8"}, check=True)
+        assert done.stdout == text.encode()
+
+
 def test_regular_topic_shows_consumers_sends_and_sends_again(
     view: Watched, rest: Rest, stock: pulsar.Client, name: str
 ) -> None:
@@ -194,8 +208,9 @@ def test_schemas_are_checked_added_and_deleted(view: Watched, rest: Rest, name: 
         typed = [{"name": key, **value} for key, value in fields.items()]
         return json.dumps({"type": "record", "name": "Order", "fields": typed})
 
-    rest.expect("PUT", f"{REGULAR}/{name}")
-    page = view.open(f"schemas/regular/{NAMESPACE}/{name}")
+    topic = urllib.parse.quote(f"{name}{BIDI}", safe="")
+    rest.expect("PUT", f"{REGULAR}/{topic}")
+    page = view.open(f"schemas/regular/{NAMESPACE}/{topic}")
     page.locator("h2", has_text="No schema yet").wait_for()
     add, text = button(page, "Add …"), page.get_by_label("definition")
     assert add.is_disabled(), "it is checked first"
@@ -211,11 +226,15 @@ def test_schemas_are_checked_added_and_deleted(view: Watched, rest: Rest, name: 
         else:
             page.locator(".failure", has_text=expected).wait_for()
             assert add.is_disabled()
-    assert SHOWN in page.locator("pre").inner_text() and page.locator("main b").count() == 0
+    assert (
+        SHOWN in page.locator("h1").inner_text()
+        and SHOWN in page.locator("pre").inner_text()
+        and page.locator("main b").count() == 0
+    )
     button(page, "Delete all versions …").click()
-    confirm(page, name)
+    confirm(page, f"{name}{SHOWN}")  # as it is shown: nobody can type the name itself
     page.locator("h2", has_text="No schema yet").wait_for()
-    path = f"/admin/v2/schemas/{NAMESPACE}/{name}/schemas"
+    path = f"/admin/v2/schemas/{NAMESPACE}/{topic}/schemas"
     assert rest.expect("GET", path) == {"getSchemaResponses": []}
 
 

@@ -50,12 +50,16 @@ export const moment = (ms, utc) => {
 
 export const clock = (ms, utc) => moment(ms, utc).slice(11, 19);
 
-/** A word for a POSIX shell. */
-export const quoted = text => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
-
 const UNSAFE = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
 const escape = found => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`;
+
+/** A word for a POSIX shell; for bash, ksh or zsh if it has characters that are not shown, because a terminal obeys them. */
+export const quoted = text => {
+  if (/^[\w@%+=:,./-]+$/.test(text)) return text;
+  if (text.search(UNSAFE) >= 0) return `$'${text.replace(/[\\']/g, "\\$&").replace(UNSAFE, escape)}'`;
+  return `'${text.replaceAll("'", "'\\''")}'`;
+};
 
 /** Text of others on one line, with control, bidi and invisible characters shown as escapes. */
 export const plain = text => String(text).replace(UNSAFE, escape);

@@ -116,7 +116,7 @@ const Box = ({ one }) => {
   const box = useRef(null), typed = useSignal(""), busy = useSignal(false), failed = useSignal(null);
   useEffect(() => { box.current.showModal(); }, []);
   const close = () => { box.current?.close(); asked.value = null; };
-  const isReady = !busy.value && (!one.name || typed.value === one.name);
+  const isReady = !busy.value && (!one.name || [one.name, plain(one.name)].includes(typed.value)); // as it is shown, too
   const run = async event => {
     event.preventDefault();
     if (!isReady) return;
