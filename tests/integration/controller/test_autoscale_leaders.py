@@ -139,7 +139,7 @@ def test_leader_with_an_old_layout_leaves_the_reports_of_newer_segments_alone() 
 
 
 def test_segments_are_not_merged_by_a_report_that_is_no_longer_the_stored_one() -> None:
-    """The leader is told of new reports, and may miss one."""
+    """The leader hears about new reports, and may miss one."""
 
     async def story() -> None:
         async with Brokers(

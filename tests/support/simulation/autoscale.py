@@ -1,6 +1,6 @@
 """Stories of one topic that scales itself under faults: the real controllers of three brokers, seeded.
 
-Load and consumers rise and fall. Nobody splits or merges by hand. Leaders are killed, frozen and replaced at any write;
+Load and consumers rise and fall. No split or merge is manual. Leaders are killed, frozen and replaced at any write;
 writes and requests are refused, or lose their answers, load reports included.
 """
 

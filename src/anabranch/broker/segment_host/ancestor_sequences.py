@@ -113,7 +113,7 @@ class AncestorSequences:
         for one in asking:
             if not one.done():
                 one.set_exception(NotReady(f"the owner of an ancestor was not asked: {reason}"))
-                one.exception()  # marks it as retrieved: nobody may wait for it
+                one.exception()  # marks it as retrieved: perhaps no caller waits for it
 
     def _remember(self, key: _Key, last: Last) -> None:
         self._known[key] = last

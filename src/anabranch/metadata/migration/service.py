@@ -327,7 +327,7 @@ class MetadataMigration:
                 return
             except (VersionMismatch, OutcomeUnknown):
                 continue
-        raise NotReady("the migration was told to end and has not ended yet: look at its status")
+        raise NotReady("the migration was aborted and has not ended yet: look at its status")
 
     async def verify(self) -> dict[str, Any]:
         """Compare the tree of the store in use with that of the other side of the last migration."""

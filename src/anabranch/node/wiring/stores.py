@@ -150,7 +150,7 @@ async def _open_ledgers(
 
 
 def within_storage_limits(settings: NodeSettings) -> NodeSettings:
-    """On bookies, a message is never larger than the largest entry that they accept. Clients are told the limit."""
+    """On bookies, a message is never larger than the largest entry that they accept. Clients learn the limit."""
     if not settings.storage.url:
         return settings
     from anabranch.storage.bookkeeper.ledger_writer import PAYLOAD_BYTES_MAX

@@ -71,7 +71,7 @@ class LedgerNodes:
                 return ledger, found.version
 
     async def create_closed(self, ledger: int, metadata: LedgerMetadata) -> bool:
-        """Reserve the id of a ledger that was never created, so that nobody can. False if it exists by now."""
+        """Reserve the id of a ledger that was never created, so that no process can. False if it exists by now."""
         with _translated():
             try:
                 await self._create(self._path(ledger), metadata)

@@ -184,7 +184,7 @@ class BookKeeperLedgerStore:
         """Sealed ledgers can be read by every broker at once."""
 
     async def recover_peer(self, broker_id: str, incarnation: int) -> None:
-        """A dead broker leaves nothing behind: whoever opens one of its topics recovers the ledgers of that topic."""
+        """A dead broker leaves nothing behind: the next owner of a topic recovers the topic's ledgers."""
 
     async def delete(self, ledger_id: int) -> None:
         writer = self._writers.get(ledger_id)
@@ -299,7 +299,7 @@ class BookKeeperLedgerStore:
             self._retire(writer)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Close the ledger, whoever writes it. Returns its final metadata. Raises LedgerNotFound, NotEnoughBookies."""
+        """Close the ledger of any writer and return its metadata. Raises LedgerNotFound, NotEnoughBookies."""
         return await self._closed(ledger_id)
 
     # of the writers
@@ -395,7 +395,7 @@ class BookKeeperLedgerStore:
         return closed
 
     async def _close_absent(self, ledger_id: int) -> None:
-        """A ledger that is announced and does not exist: nobody may create it any more."""
+        """A ledger that is announced and does not exist: no process may create it any more."""
         log.warning("announced ledger does not exist; it counts as empty", extra={"ledger": ledger_id})
         quorums = self._url.quorums
         members = sorted(self._directory.writable | self._directory.readonly)[: quorums.ensemble]

@@ -271,7 +271,7 @@ class BookKeeperWriter:
             self._closed.set_result(None)
         else:
             self._closed.set_exception(LedgerFenced(error.reason))
-            self._closed.exception()  # nobody may wait for it
+            self._closed.exception()  # perhaps no caller waits for it
 
     async def _wait_delivered(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -10,7 +10,7 @@ ledger is closed.
       ▼
     CLOSING ──metadata saved──► CLOSED         any ──fenced, or the ack quorum is lost──► FAILED ──close()──► CLOSING
 
-A fenced writer never touches the metadata again: whoever recovers the ledger closes it. A writer that failed for
+A fenced writer never touches the metadata again: the recovering process closes it. A writer that failed for
 another reason may still close the ledger at its last confirmed entry, which discards the others.
 
 While CHANGING, nothing is confirmed. The change begins at the first unconfirmed entry, so all pending entries belong to
