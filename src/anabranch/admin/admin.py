@@ -60,6 +60,7 @@ class Admin:
 
     @property
     def url(self) -> str:
+        """The address that was given."""
         return self._origin.url
 
     async def __aenter__(self) -> Self:
@@ -71,7 +72,7 @@ class Admin:
         await self.close()
 
     async def close(self) -> None:
-        """Safe to repeat."""
+        """Closes the connections; safe to repeat."""
         await self._connections.close()
 
     async def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Answer:

@@ -18,6 +18,7 @@ class Brokers(Group):
         return await self._objects("GET", brokers_url(cluster, "details"))
 
     async def leader(self) -> dict[str, Any]:
+        """The broker that directs the cluster."""
         return await self._object("GET", brokers_url("leaderBroker"))
 
     async def owned_namespaces(self, cluster: str, broker: str) -> dict[str, Any]:
@@ -37,9 +38,11 @@ class Brokers(Group):
         return await self._text("GET", brokers_url("health"))
 
     async def ready(self) -> str:
+        """`ok` if the broker serves, as its health check."""
         return await self._text("GET", brokers_url("ready"))
 
     async def version(self) -> str:
+        """Version of the broker that answers."""
         return await self._text("GET", brokers_url("version"))
 
     async def status(self) -> str:
@@ -67,6 +70,7 @@ class Brokers(Group):
         return await self._object("GET", brokers_url("internal-configuration"))
 
     async def check_backlog_quotas(self) -> None:
+        """Checks the backlog quotas of all topics now."""
         await self._done("GET", brokers_url("backlog-quota-check"))
 
     async def topic_stats(self) -> Any:

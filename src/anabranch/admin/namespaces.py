@@ -16,6 +16,7 @@ class Namespaces(Group):
     """Named `tenant/namespace`."""
 
     async def list(self, tenant: str) -> Names:
+        """Namespaces of a tenant, as `tenant/namespace`."""
         return await self._names("GET", f"/admin/v2/namespaces/{component(tenant)}")
 
     async def get(self, namespace: str) -> dict[str, Any]:
@@ -44,13 +45,16 @@ class Namespaces(Group):
         return await self._value("GET", policy_url(namespace, name, "GET"))
 
     async def set_policy(self, namespace: str, name: str, value: Any) -> None:
+        """Sets one policy by its name in REST, for example `messageTTL`; `value` is its JSON form."""
         method = policy_setter(name)
         await self._done(method, policy_url(namespace, name, method), value)
 
     async def remove_policy(self, namespace: str, name: str) -> None:
+        """Removes one policy by its name in REST: the broker's settings count again."""
         await self._done("DELETE", policy_url(namespace, name, "DELETE"))
 
     async def remove_offload_policies(self, namespace: str) -> None:
+        """Removes the offload policies, which are kept for tools only."""
         await self._done("DELETE", namespace_url(namespace, "removeOffloadPolicies"))
 
     async def of_anti_affinity_group(self, cluster: str, group: str, tenant: str) -> Names:
@@ -68,6 +72,7 @@ class Namespaces(Group):
         await self._done("POST", namespace_url(namespace, "scalableTopicAutoScalePolicy"), dict(policy))
 
     async def remove_auto_scale_policy(self, namespace: str) -> None:
+        """Removes the namespace's level of the auto-scale policy."""
         await self._done("DELETE", namespace_url(namespace, "scalableTopicAutoScalePolicy"))
 
     async def backlog_quotas(self, namespace: str) -> dict[str, Any]:
@@ -81,23 +86,29 @@ class Namespaces(Group):
         await self._done("POST", namespace_url(namespace, "backlogQuota"), dict(quota), {"backlogQuotaType": kind})
 
     async def remove_backlog_quota(self, namespace: str, *, kind: str = "destination_storage") -> None:
+        """Removes the quota by size (`destination_storage`) or by age (`message_age`)."""
         await self._done("DELETE", namespace_url(namespace, "backlogQuota"), query={"backlogQuotaType": kind})
 
     # -- properties
 
     async def properties(self, namespace: str) -> dict[str, Any]:
+        """Properties of the namespace."""
         return await self._object("GET", namespace_url(namespace, "properties"))
 
     async def add_properties(self, namespace: str, properties: Mapping[str, str]) -> None:
+        """Adds properties to those that are set."""
         await self._done("PUT", namespace_url(namespace, "properties"), dict(properties))
 
     async def clear_properties(self, namespace: str) -> None:
+        """Removes all properties."""
         await self._done("DELETE", namespace_url(namespace, "properties"))
 
     async def property(self, namespace: str, key: str) -> str:
+        """Value of one property; 404 if it is not set."""
         return await self._text("GET", namespace_url(namespace, "property", key))
 
     async def set_property(self, namespace: str, key: str, value: str) -> None:
+        """Sets one property."""
         await self._done("PUT", namespace_url(namespace, "property", key, value))
 
     async def remove_property(self, namespace: str, key: str) -> str:
@@ -107,9 +118,11 @@ class Namespaces(Group):
     # -- bundles
 
     async def bundles(self, namespace: str) -> dict[str, Any]:
+        """Hash ranges of the namespace, for `unload`."""
         return await self._object("GET", namespace_url(namespace, "bundles"))
 
     async def split_bundle(self, namespace: str, bundle: str, *, unload: bool = False) -> None:
+        """Splits one bundle in the middle. Bundles name ranges for `unload`; topics do not move."""
         await self._done("PUT", namespace_url(namespace, bundle, "split"), query={"unload": unload})
 
     async def delete_bundle(self, namespace: str, bundle: str) -> None:
@@ -122,6 +135,7 @@ class Namespaces(Group):
         return await self._object("GET", namespace_url(namespace, bundle, "topicHashPositions"), query=query)
 
     async def non_persistent_topics_of_bundle(self, namespace: str, bundle: str) -> Names:
+        """Loaded non-persistent topics of one bundle."""
         return await self._names("GET", topics_url("non-persistent", namespace, component(bundle)))
 
     async def unload(self, namespace: str, *, bundle: str | None = None, destination: str | None = None) -> None:
@@ -151,15 +165,19 @@ class Namespaces(Group):
         await self._done("POST", namespace_url(namespace, "permissions", role), [*actions])
 
     async def revoke(self, namespace: str, role: str) -> None:
+        """Takes all permissions on the namespace from a role."""
         await self._done("DELETE", namespace_url(namespace, "permissions", role))
 
     async def subscription_permissions(self, namespace: str) -> dict[str, Any]:
+        """Roles by subscription that may use it; others may not."""
         return await self._object("GET", namespace_url(namespace, "permissions", "subscription"))
 
     async def grant_subscription(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
+        """Lets only these roles, and those added before, use a subscription."""
         await self._done("POST", namespace_url(namespace, "permissions", "subscription", subscription), [*roles])
 
     async def revoke_subscription(self, namespace: str, subscription: str, role: str) -> None:
+        """Takes the permission on a subscription from a role."""
         await self._done("DELETE", namespace_url(namespace, "permissions", subscription, role))
 
     async def grant_on_topics(self, grants: Sequence[Mapping[str, Any]]) -> None:
@@ -171,10 +189,13 @@ class Namespaces(Group):
         await self._done("POST", "/admin/v2/namespaces/revokePermissionsOnTopics", [dict(one) for one in grants])
 
     async def topic_permissions(self, topic: str) -> dict[str, Any]:
+        """Actions by role on one topic, with those of its namespace."""
         return await self._object("GET", topic_url(topic, "permissions"))
 
     async def grant_on_topic(self, topic: str, role: str, actions: Sequence[str]) -> None:
+        """Lets a role do these actions on one topic: `produce`, `consume`, …"""
         await self._done("POST", topic_url(topic, "permissions", role), [*actions])
 
     async def revoke_on_topic(self, topic: str, role: str) -> None:
+        """Takes the permissions on one topic from a role."""
         await self._done("DELETE", topic_url(topic, "permissions", role))

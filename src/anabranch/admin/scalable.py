@@ -42,6 +42,7 @@ class ScalableTopics(Group):
         return await self._object("GET", scalable_url(topic))
 
     async def stats(self, topic: str) -> dict[str, Any]:
+        """Segments with rates, subscriptions with backlog, load reports and what auto-scaling would do now."""
         return await self._object("GET", scalable_url(topic, "stats"))
 
     async def timeline(self, topic: str, *, since: int = -1) -> dict[str, Any]:
@@ -84,6 +85,7 @@ class ScalableTopics(Group):
         await self._done("PUT", scalable_url(topic, "subscriptions", subscription), query=query)
 
     async def subscription(self, topic: str, subscription: str) -> dict[str, Any]:
+        """One subscription: type, consumers with their segments, backlog and position by segment."""
         return await self._object("GET", scalable_url(topic, "subscriptions", subscription))
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
@@ -91,10 +93,12 @@ class ScalableTopics(Group):
         await self._done("DELETE", scalable_url(topic, "subscriptions", subscription), query={"force": force})
 
     async def seek(self, topic: str, subscription: str, timestamp_ms: int) -> None:
+        """Moves a subscription to a publish time, on all segments."""
         path = scalable_url(topic, "subscriptions", subscription, "seek")
         await self._done("POST", path, query={"timestamp": timestamp_ms})
 
     async def clear_backlog(self, topic: str, subscription: str) -> None:
+        """Moves a subscription behind the last message of all segments."""
         await self._done("POST", scalable_url(topic, "subscriptions", subscription, "skip-all"))
 
     # -- auto-scaling and migration
@@ -109,6 +113,7 @@ class ScalableTopics(Group):
         await self._done("POST", scalable_url(topic, "autoScalePolicy"), dict(policy))
 
     async def remove_auto_scale_policy(self, topic: str) -> None:
+        """Removes the topic's level of the auto-scale policy."""
         await self._done("DELETE", scalable_url(topic, "autoScalePolicy"))
 
     async def autoscale(self, topic: str) -> Any:
@@ -151,6 +156,7 @@ class Segments(Group):
     """Segments of scalable topics, by their descriptor (`0000-7fff-1`). Their topic's controller changes them."""
 
     async def backlog(self, topic: str, descriptor: str, subscription: str) -> int:
+        """Messages of a segment that a subscription has not acknowledged."""
         return await self._number("GET", segment_url(topic, descriptor, "subscription", subscription, "backlog"))
 
     async def create(self, topic: str, descriptor: str) -> None:
@@ -158,6 +164,7 @@ class Segments(Group):
         await self._done("PUT", segment_url(topic, descriptor))
 
     async def terminate(self, topic: str, descriptor: str) -> None:
+        """Done if the segment is sealed already; an active one is sealed by split and merge only."""
         await self._done("POST", segment_url(topic, descriptor, "terminate"))
 
     async def delete(self, topic: str, descriptor: str) -> None:

@@ -24,6 +24,7 @@ class Schemas(Group):
         return list(found.get("getSchemaResponses", []))
 
     async def metadata(self, topic: str) -> dict[str, Any]:
+        """Numbers of the versions of the schema."""
         return await self._object("GET", schema_url(topic, "metadata"))
 
     async def upload(self, topic: str, schema: Mapping[str, Any]) -> dict[str, Any]:

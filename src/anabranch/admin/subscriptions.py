@@ -12,6 +12,7 @@ from anabranch.admin.paths import subscription_url, topic_url
 
 class Subscriptions(Group):
     async def list(self, topic: str) -> Names:
+        """Names of a topic's durable subscriptions."""
         return await self._names("GET", topic_url(topic, "subscriptions"))
 
     async def create(
@@ -33,6 +34,7 @@ class Subscriptions(Group):
         await self._done("DELETE", subscription_url(topic, subscription), query={"force": force})
 
     async def skip(self, topic: str, subscription: str, count: int) -> None:
+        """Acknowledges the next `count` messages."""
         await self._done("POST", subscription_url(topic, subscription, "skip", str(count)))
 
     async def skip_all(self, topic: str, subscription: str) -> None:
@@ -40,6 +42,7 @@ class Subscriptions(Group):
         await self._done("POST", subscription_url(topic, subscription, "skip_all"))
 
     async def seek_time(self, topic: str, subscription: str, timestamp_ms: int) -> None:
+        """Moves the subscription to a publish time. Its consumers reconnect."""
         await self._done("POST", subscription_url(topic, subscription, "resetcursor", str(timestamp_ms)))
 
     async def seek_message(self, topic: str, subscription: str, message_id: Mapping[str, Any]) -> None:
@@ -66,6 +69,7 @@ class Subscriptions(Group):
         return await self._object("POST", subscription_url(topic, subscription, "analyzeBacklog"), body)
 
     async def properties(self, topic: str, subscription: str) -> dict[str, Any]:
+        """Properties of the subscription."""
         return await self._object("GET", subscription_url(topic, subscription, "properties"))
 
     async def set_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
@@ -73,7 +77,9 @@ class Subscriptions(Group):
         await self._done("PUT", subscription_url(topic, subscription, "properties"), dict(properties))
 
     async def replicated(self, topic: str, subscription: str) -> dict[str, Any]:
+        """The flag for tools: nothing is replicated."""
         return await self._object("GET", subscription_url(topic, subscription, "replicatedSubscriptionStatus"))
 
     async def set_replicated(self, topic: str, subscription: str, is_replicated: bool) -> None:
+        """Stores the flag for tools: nothing is replicated."""
         await self._done("POST", subscription_url(topic, subscription, "replicatedSubscriptionStatus"), is_replicated)

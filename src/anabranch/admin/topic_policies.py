@@ -54,6 +54,7 @@ class TopicPolicies(Group):
         subscription: str | None = None,
         kind: str | None = None,
     ) -> None:
+        """Removes one policy of the topic: its namespace's counts again."""
         query = {"isGlobal": is_global, "backlogQuotaType": kind}
         await self._done("DELETE", topic_policy_url(topic, name, "DELETE", subscription), query=query)
 
@@ -62,4 +63,5 @@ class TopicPolicies(Group):
         return await self._object("GET", topic_url(topic, "policies"))
 
     async def remove_all(self, topic: str) -> None:
+        """Removes all policies of the topic."""
         await self._done("DELETE", topic_url(topic, "policies"))

@@ -17,6 +17,7 @@ class Topics(Group):
         return await self._names("GET", topics_url(domain, namespace))
 
     async def list_partitioned(self, namespace: str, *, domain: str = "persistent") -> Names:
+        """Partitioned topics of a namespace."""
         return await self._names("GET", topics_url(domain, namespace, "partitioned"))
 
     async def create(
@@ -57,6 +58,7 @@ class Topics(Group):
         await self._done("POST", topic_url(topic, "partitions"), partitions)
 
     async def create_missed_partitions(self, topic: str) -> None:
+        """Creates partitions that do not exist, for example after an interrupted creation."""
         await self._done("POST", topic_url(topic, "createMissedPartitions"))
 
     async def terminate(self, topic: str) -> Any:
@@ -64,14 +66,17 @@ class Topics(Group):
         return await self._value("POST", topic_url(topic, "terminate"))
 
     async def terminate_partitions(self, topic: str) -> Any:
+        """Terminates every partition; returns the last message id of each."""
         return await self._value("POST", topic_url(topic, "terminate", "partitions"))
 
     # -- stats and messages
 
     async def stats(self, topic: str, *, precise_backlog: bool = False) -> dict[str, Any]:
+        """Rates, producers, subscriptions and storage of a topic that is not partitioned."""
         return await self._object("GET", topic_url(topic, "stats"), query={"getPreciseBacklog": precise_backlog})
 
     async def partitioned_stats(self, topic: str, *, per_partition: bool = True) -> dict[str, Any]:
+        """The same summed up over all partitions, and of each if `per_partition` is set."""
         return await self._object("GET", topic_url(topic, "partitioned-stats"), query={"perPartition": per_partition})
 
     async def internal_stats(self, topic: str) -> dict[str, Any]:
@@ -79,12 +84,15 @@ class Topics(Group):
         return await self._object("GET", topic_url(topic, "internalStats"))
 
     async def partitioned_internal_stats(self, topic: str) -> dict[str, Any]:
+        """Ledgers and cursors of each partition."""
         return await self._object("GET", topic_url(topic, "partitioned-internalStats"))
 
     async def internal_info(self, topic: str) -> dict[str, Any]:
+        """Ledgers and cursors of the topic, or of each of its partitions."""
         return await self._object("GET", topic_url(topic, "internal-info"))
 
     async def backlog(self, topic: str) -> dict[str, Any]:
+        """Messages, bytes and cursors of the topic; the topic is loaded for it."""
         return await self._object("GET", topic_url(topic, "backlog"))
 
     async def backlog_size(self, topic: str, message_id: Mapping[str, int]) -> int:
@@ -92,6 +100,7 @@ class Topics(Group):
         return await self._number("PUT", topic_url(topic, "backlogSize"), dict(message_id))
 
     async def last_message_id(self, topic: str) -> dict[str, Any]:
+        """Position of the last message."""
         return await self._object("GET", topic_url(topic, "lastMessageId"))
 
     async def message_id_at(self, topic: str, timestamp_ms: int) -> dict[str, Any]:
@@ -123,6 +132,7 @@ class Topics(Group):
         await self._done("PUT", topic_url(topic, "compaction"))
 
     async def compaction(self, topic: str) -> dict[str, Any]:
+        """Status of the last compaction, and its error if it failed."""
         return await self._object("GET", topic_url(topic, "compaction"))
 
     async def unload(self, topic: str) -> None:
@@ -142,12 +152,15 @@ class Topics(Group):
         await self._done("POST", topic_url(topic, "all_subscription", "expireMessages", str(older_than_s)))
 
     async def properties(self, topic: str) -> dict[str, Any]:
+        """Properties of the topic."""
         return await self._object("GET", topic_url(topic, "properties"))
 
     async def add_properties(self, topic: str, properties: Mapping[str, str]) -> None:
+        """Adds properties to those that are set."""
         await self._done("PUT", topic_url(topic, "properties"), dict(properties))
 
     async def remove_property(self, topic: str, key: str) -> None:
+        """Removes one property."""
         await self._done("DELETE", topic_url(topic, "properties"), query={"key": key})
 
     async def policy(self, topic: str, name: str, method: str = "GET", value: Any = None) -> Any:

@@ -52,6 +52,7 @@ class BlockingAdmin:
 
     @property
     def url(self) -> str:
+        """The address that was given."""
         return self._requests.url
 
     def __enter__(self) -> Self:
@@ -63,7 +64,7 @@ class BlockingAdmin:
         self.close()
 
     def close(self) -> None:
-        """Safe to repeat."""
+        """Closes the connections; safe to repeat."""
         self._requests.close()
 
     def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Answer:

@@ -19,6 +19,7 @@ class Brokers(Group):
         return self._objects("GET", brokers_url(cluster, "details"))
 
     def leader(self) -> dict[str, Any]:
+        """The broker that directs the cluster."""
         return self._object("GET", brokers_url("leaderBroker"))
 
     def owned_namespaces(self, cluster: str, broker: str) -> dict[str, Any]:
@@ -38,9 +39,11 @@ class Brokers(Group):
         return self._text("GET", brokers_url("health"))
 
     def ready(self) -> str:
+        """`ok` if the broker serves, as its health check."""
         return self._text("GET", brokers_url("ready"))
 
     def version(self) -> str:
+        """Version of the broker that answers."""
         return self._text("GET", brokers_url("version"))
 
     def status(self) -> str:
@@ -68,6 +71,7 @@ class Brokers(Group):
         return self._object("GET", brokers_url("internal-configuration"))
 
     def check_backlog_quotas(self) -> None:
+        """Checks the backlog quotas of all topics now."""
         self._done("GET", brokers_url("backlog-quota-check"))
 
     def topic_stats(self) -> Any:

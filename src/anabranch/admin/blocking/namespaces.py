@@ -14,6 +14,7 @@ class Namespaces(Group):
     """Named `tenant/namespace`."""
 
     def list(self, tenant: str) -> Names:
+        """Namespaces of a tenant, as `tenant/namespace`."""
         return self._names("GET", f"/admin/v2/namespaces/{component(tenant)}")
 
     def get(self, namespace: str) -> dict[str, Any]:
@@ -40,13 +41,16 @@ class Namespaces(Group):
         return self._value("GET", policy_url(namespace, name, "GET"))
 
     def set_policy(self, namespace: str, name: str, value: Any) -> None:
+        """Sets one policy by its name in REST, for example `messageTTL`; `value` is its JSON form."""
         method = policy_setter(name)
         self._done(method, policy_url(namespace, name, method), value)
 
     def remove_policy(self, namespace: str, name: str) -> None:
+        """Removes one policy by its name in REST: the broker's settings count again."""
         self._done("DELETE", policy_url(namespace, name, "DELETE"))
 
     def remove_offload_policies(self, namespace: str) -> None:
+        """Removes the offload policies, which are kept for tools only."""
         self._done("DELETE", namespace_url(namespace, "removeOffloadPolicies"))
 
     def of_anti_affinity_group(self, cluster: str, group: str, tenant: str) -> Names:
@@ -64,6 +68,7 @@ class Namespaces(Group):
         self._done("POST", namespace_url(namespace, "scalableTopicAutoScalePolicy"), dict(policy))
 
     def remove_auto_scale_policy(self, namespace: str) -> None:
+        """Removes the namespace's level of the auto-scale policy."""
         self._done("DELETE", namespace_url(namespace, "scalableTopicAutoScalePolicy"))
 
     def backlog_quotas(self, namespace: str) -> dict[str, Any]:
@@ -75,23 +80,29 @@ class Namespaces(Group):
         self._done("POST", namespace_url(namespace, "backlogQuota"), dict(quota), {"backlogQuotaType": kind})
 
     def remove_backlog_quota(self, namespace: str, *, kind: str = "destination_storage") -> None:
+        """Removes the quota by size (`destination_storage`) or by age (`message_age`)."""
         self._done("DELETE", namespace_url(namespace, "backlogQuota"), query={"backlogQuotaType": kind})
 
     # -- properties
 
     def properties(self, namespace: str) -> dict[str, Any]:
+        """Properties of the namespace."""
         return self._object("GET", namespace_url(namespace, "properties"))
 
     def add_properties(self, namespace: str, properties: Mapping[str, str]) -> None:
+        """Adds properties to those that are set."""
         self._done("PUT", namespace_url(namespace, "properties"), dict(properties))
 
     def clear_properties(self, namespace: str) -> None:
+        """Removes all properties."""
         self._done("DELETE", namespace_url(namespace, "properties"))
 
     def property(self, namespace: str, key: str) -> str:
+        """Value of one property; 404 if it is not set."""
         return self._text("GET", namespace_url(namespace, "property", key))
 
     def set_property(self, namespace: str, key: str, value: str) -> None:
+        """Sets one property."""
         self._done("PUT", namespace_url(namespace, "property", key, value))
 
     def remove_property(self, namespace: str, key: str) -> str:
@@ -101,9 +112,11 @@ class Namespaces(Group):
     # -- bundles
 
     def bundles(self, namespace: str) -> dict[str, Any]:
+        """Hash ranges of the namespace, for `unload`."""
         return self._object("GET", namespace_url(namespace, "bundles"))
 
     def split_bundle(self, namespace: str, bundle: str, *, unload: bool = False) -> None:
+        """Splits one bundle in the middle. Bundles name ranges for `unload`; topics do not move."""
         self._done("PUT", namespace_url(namespace, bundle, "split"), query={"unload": unload})
 
     def delete_bundle(self, namespace: str, bundle: str) -> None:
@@ -116,6 +129,7 @@ class Namespaces(Group):
         return self._object("GET", namespace_url(namespace, bundle, "topicHashPositions"), query=query)
 
     def non_persistent_topics_of_bundle(self, namespace: str, bundle: str) -> Names:
+        """Loaded non-persistent topics of one bundle."""
         return self._names("GET", topics_url("non-persistent", namespace, component(bundle)))
 
     def unload(self, namespace: str, *, bundle: str | None = None, destination: str | None = None) -> None:
@@ -143,15 +157,19 @@ class Namespaces(Group):
         self._done("POST", namespace_url(namespace, "permissions", role), [*actions])
 
     def revoke(self, namespace: str, role: str) -> None:
+        """Takes all permissions on the namespace from a role."""
         self._done("DELETE", namespace_url(namespace, "permissions", role))
 
     def subscription_permissions(self, namespace: str) -> dict[str, Any]:
+        """Roles by subscription that may use it; others may not."""
         return self._object("GET", namespace_url(namespace, "permissions", "subscription"))
 
     def grant_subscription(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
+        """Lets only these roles, and those added before, use a subscription."""
         self._done("POST", namespace_url(namespace, "permissions", "subscription", subscription), [*roles])
 
     def revoke_subscription(self, namespace: str, subscription: str, role: str) -> None:
+        """Takes the permission on a subscription from a role."""
         self._done("DELETE", namespace_url(namespace, "permissions", subscription, role))
 
     def grant_on_topics(self, grants: Sequence[Mapping[str, Any]]) -> None:
@@ -163,10 +181,13 @@ class Namespaces(Group):
         self._done("POST", "/admin/v2/namespaces/revokePermissionsOnTopics", [dict(one) for one in grants])
 
     def topic_permissions(self, topic: str) -> dict[str, Any]:
+        """Actions by role on one topic, with those of its namespace."""
         return self._object("GET", topic_url(topic, "permissions"))
 
     def grant_on_topic(self, topic: str, role: str, actions: Sequence[str]) -> None:
+        """Lets a role do these actions on one topic: `produce`, `consume`, …"""
         self._done("POST", topic_url(topic, "permissions", role), [*actions])
 
     def revoke_on_topic(self, topic: str, role: str) -> None:
+        """Takes the permissions on one topic from a role."""
         self._done("DELETE", topic_url(topic, "permissions", role))

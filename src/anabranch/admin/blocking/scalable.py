@@ -43,6 +43,7 @@ class ScalableTopics(Group):
         return self._object("GET", scalable_url(topic))
 
     def stats(self, topic: str) -> dict[str, Any]:
+        """Segments with rates, subscriptions with backlog, load reports and what auto-scaling would do now."""
         return self._object("GET", scalable_url(topic, "stats"))
 
     def timeline(self, topic: str, *, since: int = -1) -> dict[str, Any]:
@@ -85,6 +86,7 @@ class ScalableTopics(Group):
         self._done("PUT", scalable_url(topic, "subscriptions", subscription), query=query)
 
     def subscription(self, topic: str, subscription: str) -> dict[str, Any]:
+        """One subscription: type, consumers with their segments, backlog and position by segment."""
         return self._object("GET", scalable_url(topic, "subscriptions", subscription))
 
     def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
@@ -92,10 +94,12 @@ class ScalableTopics(Group):
         self._done("DELETE", scalable_url(topic, "subscriptions", subscription), query={"force": force})
 
     def seek(self, topic: str, subscription: str, timestamp_ms: int) -> None:
+        """Moves a subscription to a publish time, on all segments."""
         path = scalable_url(topic, "subscriptions", subscription, "seek")
         self._done("POST", path, query={"timestamp": timestamp_ms})
 
     def clear_backlog(self, topic: str, subscription: str) -> None:
+        """Moves a subscription behind the last message of all segments."""
         self._done("POST", scalable_url(topic, "subscriptions", subscription, "skip-all"))
 
     # -- auto-scaling and migration
@@ -110,6 +114,7 @@ class ScalableTopics(Group):
         self._done("POST", scalable_url(topic, "autoScalePolicy"), dict(policy))
 
     def remove_auto_scale_policy(self, topic: str) -> None:
+        """Removes the topic's level of the auto-scale policy."""
         self._done("DELETE", scalable_url(topic, "autoScalePolicy"))
 
     def autoscale(self, topic: str) -> Any:
@@ -150,6 +155,7 @@ class Segments(Group):
     """Segments of scalable topics, by their descriptor (`0000-7fff-1`). Their topic's controller changes them."""
 
     def backlog(self, topic: str, descriptor: str, subscription: str) -> int:
+        """Messages of a segment that a subscription has not acknowledged."""
         return self._number("GET", segment_url(topic, descriptor, "subscription", subscription, "backlog"))
 
     def create(self, topic: str, descriptor: str) -> None:
@@ -157,6 +163,7 @@ class Segments(Group):
         self._done("PUT", segment_url(topic, descriptor))
 
     def terminate(self, topic: str, descriptor: str) -> None:
+        """Done if the segment is sealed already; an active one is sealed by split and merge only."""
         self._done("POST", segment_url(topic, descriptor, "terminate"))
 
     def delete(self, topic: str, descriptor: str) -> None:

@@ -25,6 +25,7 @@ class Schemas(Group):
         return list(found.get("getSchemaResponses", []))
 
     def metadata(self, topic: str) -> dict[str, Any]:
+        """Numbers of the versions of the schema."""
         return self._object("GET", schema_url(topic, "metadata"))
 
     def upload(self, topic: str, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from anabranch.admin.paths import subscription_url, topic_url
 
 class Subscriptions(Group):
     def list(self, topic: str) -> Names:
+        """Names of a topic's durable subscriptions."""
         return self._names("GET", topic_url(topic, "subscriptions"))
 
     def create(
@@ -34,6 +35,7 @@ class Subscriptions(Group):
         self._done("DELETE", subscription_url(topic, subscription), query={"force": force})
 
     def skip(self, topic: str, subscription: str, count: int) -> None:
+        """Acknowledges the next `count` messages."""
         self._done("POST", subscription_url(topic, subscription, "skip", str(count)))
 
     def skip_all(self, topic: str, subscription: str) -> None:
@@ -41,6 +43,7 @@ class Subscriptions(Group):
         self._done("POST", subscription_url(topic, subscription, "skip_all"))
 
     def seek_time(self, topic: str, subscription: str, timestamp_ms: int) -> None:
+        """Moves the subscription to a publish time. Its consumers reconnect."""
         self._done("POST", subscription_url(topic, subscription, "resetcursor", str(timestamp_ms)))
 
     def seek_message(self, topic: str, subscription: str, message_id: Mapping[str, Any]) -> None:
@@ -67,6 +70,7 @@ class Subscriptions(Group):
         return self._object("POST", subscription_url(topic, subscription, "analyzeBacklog"), body)
 
     def properties(self, topic: str, subscription: str) -> dict[str, Any]:
+        """Properties of the subscription."""
         return self._object("GET", subscription_url(topic, subscription, "properties"))
 
     def set_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
@@ -74,7 +78,9 @@ class Subscriptions(Group):
         self._done("PUT", subscription_url(topic, subscription, "properties"), dict(properties))
 
     def replicated(self, topic: str, subscription: str) -> dict[str, Any]:
+        """The flag for tools: nothing is replicated."""
         return self._object("GET", subscription_url(topic, subscription, "replicatedSubscriptionStatus"))
 
     def set_replicated(self, topic: str, subscription: str, is_replicated: bool) -> None:
+        """Stores the flag for tools: nothing is replicated."""
         self._done("POST", subscription_url(topic, subscription, "replicatedSubscriptionStatus"), is_replicated)

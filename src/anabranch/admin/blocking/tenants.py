@@ -16,9 +16,11 @@ class Tenants(Group):
     """Owners of namespaces."""
 
     def list(self) -> Names:
+        """Names of all tenants."""
         return self._names("GET", "/admin/v2/tenants")
 
     def get(self, tenant: str) -> dict[str, Any]:
+        """Admin roles and allowed clusters of a tenant."""
         return self._object("GET", tenant_url(tenant))
 
     def create(
@@ -47,9 +49,11 @@ class Clusters(Group):
     """Names and addresses of clusters."""
 
     def list(self) -> Names:
+        """Names of all clusters."""
         return self._names("GET", "/admin/v2/clusters")
 
     def get(self, cluster: str) -> dict[str, Any]:
+        """Addresses of a cluster."""
         return self._object("GET", cluster_url(cluster))
 
     def create(self, cluster: str, addresses: dict[str, Any], *, exist_ok: bool = False) -> None:
@@ -59,9 +63,11 @@ class Clusters(Group):
         self._create("PUT", path, addresses, exist_ok=exist_ok, proof=path)
 
     def update(self, cluster: str, addresses: dict[str, Any]) -> None:
+        """Replaces the addresses of a cluster."""
         self._done("POST", cluster_url(cluster), addresses)
 
     def delete(self, cluster: str) -> None:
+        """Deletes the record of a cluster."""
         self._done("DELETE", cluster_url(cluster))
 
     # -- stored for tools; the brokers do not act on them
@@ -71,6 +77,7 @@ class Clusters(Group):
         return self._value("GET", cluster_url(cluster, "peers"))
 
     def set_peers(self, cluster: str, peers: Sequence[str]) -> None:
+        """Stores the names of peer clusters, for tools."""
         self._done("POST", cluster_url(cluster, "peers"), [*peers])
 
     def failure_domains(self, cluster: str) -> dict[str, Any]:
@@ -78,6 +85,7 @@ class Clusters(Group):
         return self._object("GET", cluster_url(cluster, "failureDomains"))
 
     def failure_domain(self, cluster: str, domain: str) -> dict[str, Any]:
+        """Brokers of one failure domain."""
         return self._object("GET", cluster_url(cluster, "failureDomains", domain))
 
     def set_failure_domain(self, cluster: str, domain: str, brokers: Sequence[str]) -> None:
@@ -85,6 +93,7 @@ class Clusters(Group):
         self._done("POST", cluster_url(cluster, "failureDomains", domain), {"brokers": [*brokers]})
 
     def delete_failure_domain(self, cluster: str, domain: str) -> None:
+        """Deletes a failure domain."""
         self._done("DELETE", cluster_url(cluster, "failureDomains", domain))
 
     def isolation_policies(self, cluster: str) -> dict[str, Any]:
@@ -92,6 +101,7 @@ class Clusters(Group):
         return self._object("GET", cluster_url(cluster, _ISOLATION))
 
     def isolation_policy(self, cluster: str, name: str) -> dict[str, Any]:
+        """One isolation policy of namespaces."""
         return self._object("GET", cluster_url(cluster, _ISOLATION, name))
 
     def set_isolation_policy(self, cluster: str, name: str, isolation: Mapping[str, Any]) -> None:
@@ -99,6 +109,7 @@ class Clusters(Group):
         self._done("POST", cluster_url(cluster, _ISOLATION, name), dict(isolation))
 
     def delete_isolation_policy(self, cluster: str, name: str) -> None:
+        """Deletes an isolation policy."""
         self._done("DELETE", cluster_url(cluster, _ISOLATION, name))
 
     def isolation_of_brokers(self, cluster: str) -> Objects:
@@ -106,4 +117,5 @@ class Clusters(Group):
         return self._objects("GET", cluster_url(cluster, _ISOLATION, "brokers"))
 
     def isolation_of_broker(self, cluster: str, broker: str) -> dict[str, Any]:
+        """Isolation policies that concern one broker."""
         return self._object("GET", cluster_url(cluster, _ISOLATION, "brokers", broker))

@@ -51,6 +51,7 @@ class TopicPolicies(Group):
         subscription: str | None = None,
         kind: str | None = None,
     ) -> None:
+        """Removes one policy of the topic: its namespace's counts again."""
         query = {"isGlobal": is_global, "backlogQuotaType": kind}
         self._done("DELETE", topic_policy_url(topic, name, "DELETE", subscription), query=query)
 
@@ -59,4 +60,5 @@ class TopicPolicies(Group):
         return self._object("GET", topic_url(topic, "policies"))
 
     def remove_all(self, topic: str) -> None:
+        """Removes all policies of the topic."""
         self._done("DELETE", topic_url(topic, "policies"))

@@ -18,6 +18,7 @@ class Topics(Group):
         return self._names("GET", topics_url(domain, namespace))
 
     def list_partitioned(self, namespace: str, *, domain: str = "persistent") -> Names:
+        """Partitioned topics of a namespace."""
         return self._names("GET", topics_url(domain, namespace, "partitioned"))
 
     def create(
@@ -58,6 +59,7 @@ class Topics(Group):
         self._done("POST", topic_url(topic, "partitions"), partitions)
 
     def create_missed_partitions(self, topic: str) -> None:
+        """Creates partitions that do not exist, for example after an interrupted creation."""
         self._done("POST", topic_url(topic, "createMissedPartitions"))
 
     def terminate(self, topic: str) -> Any:
@@ -65,14 +67,17 @@ class Topics(Group):
         return self._value("POST", topic_url(topic, "terminate"))
 
     def terminate_partitions(self, topic: str) -> Any:
+        """Terminates every partition; returns the last message id of each."""
         return self._value("POST", topic_url(topic, "terminate", "partitions"))
 
     # -- stats and messages
 
     def stats(self, topic: str, *, precise_backlog: bool = False) -> dict[str, Any]:
+        """Rates, producers, subscriptions and storage of a topic that is not partitioned."""
         return self._object("GET", topic_url(topic, "stats"), query={"getPreciseBacklog": precise_backlog})
 
     def partitioned_stats(self, topic: str, *, per_partition: bool = True) -> dict[str, Any]:
+        """The same summed up over all partitions, and of each if `per_partition` is set."""
         return self._object("GET", topic_url(topic, "partitioned-stats"), query={"perPartition": per_partition})
 
     def internal_stats(self, topic: str) -> dict[str, Any]:
@@ -80,12 +85,15 @@ class Topics(Group):
         return self._object("GET", topic_url(topic, "internalStats"))
 
     def partitioned_internal_stats(self, topic: str) -> dict[str, Any]:
+        """Ledgers and cursors of each partition."""
         return self._object("GET", topic_url(topic, "partitioned-internalStats"))
 
     def internal_info(self, topic: str) -> dict[str, Any]:
+        """Ledgers and cursors of the topic, or of each of its partitions."""
         return self._object("GET", topic_url(topic, "internal-info"))
 
     def backlog(self, topic: str) -> dict[str, Any]:
+        """Messages, bytes and cursors of the topic; the topic is loaded for it."""
         return self._object("GET", topic_url(topic, "backlog"))
 
     def backlog_size(self, topic: str, message_id: Mapping[str, int]) -> int:
@@ -93,6 +101,7 @@ class Topics(Group):
         return self._number("PUT", topic_url(topic, "backlogSize"), dict(message_id))
 
     def last_message_id(self, topic: str) -> dict[str, Any]:
+        """Position of the last message."""
         return self._object("GET", topic_url(topic, "lastMessageId"))
 
     def message_id_at(self, topic: str, timestamp_ms: int) -> dict[str, Any]:
@@ -124,6 +133,7 @@ class Topics(Group):
         self._done("PUT", topic_url(topic, "compaction"))
 
     def compaction(self, topic: str) -> dict[str, Any]:
+        """Status of the last compaction, and its error if it failed."""
         return self._object("GET", topic_url(topic, "compaction"))
 
     def unload(self, topic: str) -> None:
@@ -143,12 +153,15 @@ class Topics(Group):
         self._done("POST", topic_url(topic, "all_subscription", "expireMessages", str(older_than_s)))
 
     def properties(self, topic: str) -> dict[str, Any]:
+        """Properties of the topic."""
         return self._object("GET", topic_url(topic, "properties"))
 
     def add_properties(self, topic: str, properties: Mapping[str, str]) -> None:
+        """Adds properties to those that are set."""
         self._done("PUT", topic_url(topic, "properties"), dict(properties))
 
     def remove_property(self, topic: str, key: str) -> None:
+        """Removes one property."""
         self._done("DELETE", topic_url(topic, "properties"), query={"key": key})
 
     def policy(self, topic: str, name: str, method: str = "GET", value: Any = None) -> Any:
