@@ -10,11 +10,14 @@ from random import Random
 import pytest
 
 from anabranch.runtime.clock import SystemClock
+from anabranch.storage.bookkeeper import packets
+from anabranch.storage.bookkeeper.entry_body import body_head
 from anabranch.storage.bookkeeper.errors import EntryTooLarge, LedgerFenced, NotEnoughBookies
+from anabranch.storage.bookkeeper.ledger_metadata import LedgerMetadata, Quorums, Segment
 from anabranch.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from anabranch.storage.bookkeeper.ledger_writer import PAYLOAD_BYTES_MAX, BookKeeperWriter
 from anabranch.storage.bookkeeper.settings import parse_storage_url
-from anabranch.storage.interface import Fenced, IgnoringListener, LedgerNotFound
+from anabranch.storage.interface import CorruptEntry, Fenced, IgnoringListener, LedgerNotFound
 from tests.services.bookkeeper import BookKeeper, JavaLedgers
 from tests.support.traffic.ledger_calls import Sink, append, expected, fill, payload_of, publish_time_of, read_all
 
@@ -233,3 +236,65 @@ async def test_java_reads_what_this_client_wrote_and_the_other_way_round(
         append(writer, late, 1)
         await late.wait(1)
         assert isinstance(late.failed[0][2], LedgerFenced)
+
+
+async def test_empty_ledger_of_another_broker_is_not_deleted_at_once(running: BookKeeper) -> None:
+    """Its writer may have stalled, and only a ledger that exists is certain to be fenced."""
+    async with open_store(running) as old, open_store(running) as new, open_store(running) as third:
+        writer = await new_ledger(old)
+        assert (await new.summarize(writer.ledger_id)).entries == 0
+        await new.delete(writer.ledger_id)
+        await third.delete(writer.ledger_id)
+        assert (await third.recover(writer.ledger_id)).is_closed, "it is still there"
+        own = await new_ledger(old)
+        await old.delete(own.ledger_id)
+        with pytest.raises(LedgerNotFound):
+            await third.recover(own.ledger_id)
+
+
+async def test_entry_that_is_damaged_or_missing_on_all_replicas_is_reported_as_damaged(running: BookKeeper) -> None:
+    """Otherwise its readers would wait for it for ever."""
+    async with open_store(running) as store:
+        members = tuple(one.address for one in running.bookies[:3])
+        ledger = await store.allocate()
+        await store.delete(ledger)
+        metadata = LedgerMetadata(Quorums(), (Segment(0, members),)).closed(0, 40)
+        assert await store.nodes.create_closed(ledger, metadata)
+        connection = await store.bookies.connect(members[0])
+        stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        class Stored:
+            def on_add(self, bookie: str, entry: int, code: int) -> None:
+                stored.set_result(code)
+
+        head = body_head(ledger, 0, -1, 40, b"x" * 40)
+        connection.add(ledger, 0, packets.master_key(b""), head, b"y" * 40, packets.Flag.NONE, Stored())
+        assert await stored == packets.Code.OK, "a bookie checks no digest"
+        with pytest.raises(CorruptEntry, match=r"damaged entry.*no (ledger|entry)"):
+            await store.read(ledger, 0, 1, 1, 100)
+
+
+async def test_fewer_copies_when_bookies_are_missing_and_the_url_allows_it(running: BookKeeper) -> None:
+    url = parse_storage_url(f"{running.url}?ensemble=4&ack-quorum=2&ensemble-min=2")
+    async with BookKeeperLedgerStore(url, SystemClock(), Random(7), publish_time_of, cache_bytes=1 << 20) as store:
+        assert len((await new_ledger(store)).ensemble) == 4
+        stopped = running.bookies[2:]
+        await asyncio.gather(*(asyncio.to_thread(bookie.stop) for bookie in stopped))
+        writer, sink = await new_ledger(store), Sink()
+        while len(writer.ensemble) > 2:  # until ZooKeeper has said that they are gone
+            writer = await new_ledger(store)
+        await fill(writer, sink, 100)
+        await writer.seal()
+        async with open_store(running) as other:
+            assert await read_all(other, writer.ledger_id, 100) == expected(100)
+        await asyncio.gather(*(asyncio.to_thread(bookie.start) for bookie in stopped))
+
+
+async def test_recovery_takes_spares_of_another_rack(running: BookKeeper) -> None:
+    first, second, third, fourth = (one.address for one in running.bookies)
+    racks = f"{first}@a,{second}@a,{third}@a,{fourth}@b"
+    url = parse_storage_url(f"{running.url}?racks={racks}")
+    async with BookKeeperLedgerStore(url, SystemClock(), Random(7), publish_time_of, cache_bytes=1 << 20) as store:
+        assert store.directory.spares([first, second])[0] == fourth
+        for _ in range(5):
+            assert fourth in (await new_ledger(store)).ensemble

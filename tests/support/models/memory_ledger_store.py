@@ -134,6 +134,16 @@ class MemoryLedgerStore:
             self._group_done.set_result(None)
             self._group_done = None
 
+    def commit_unheard(self, error: StorageError) -> None:
+        """What is queued becomes durable, and its writers learn of a failure only: their answers were lost."""
+        group = list(self._queue)
+        self.fail_groups = error
+        self.commit()
+        self.fail_groups = None
+        for append in group:
+            stored = self._durable.setdefault(append.writer.ledger_id, [])
+            stored.append((append.entry.messages, bytes(append.entry.payload)))
+
     async def wait_group(self) -> None:
         if self._group_done is None:
             self._group_done = asyncio.get_running_loop().create_future()

@@ -7,7 +7,7 @@ bookie that failed is in *quarantine* for a while: others are preferred for new 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from google.protobuf.message import DecodeError
 
@@ -16,6 +16,7 @@ from anabranch.runtime.clock import Clock
 from anabranch.runtime.logs import get_logger
 from anabranch.storage.bookkeeper.bookkeeper_pb2 import BookieValue
 from anabranch.storage.bookkeeper.errors import BookieUnreachable
+from anabranch.storage.bookkeeper.placement import choose_ensemble, rank_spares
 from anabranch.zookeeper import jute
 from anabranch.zookeeper.channel import Channel
 from anabranch.zookeeper.connection import Connection
@@ -67,7 +68,7 @@ class BookieDirectory:
         writable = await self._children(connection, self._path, deadline) - {_READONLY}
         readonly = await self._children(connection, f"{self._path}/{_READONLY}", deadline)
         for path, bookies in ((self._path, writable), (f"{self._path}/{_READONLY}", readonly)):
-            for bookie in bookies - (self.writable | self.readonly):  # one that came back may have another address
+            for bookie in bookies:  # all: one that was restarted in between may have another address now
                 address = await self._read_address(connection, f"{path}/{bookie}", bookie, deadline)
                 if address is not None:
                     self._addresses[bookie] = address
@@ -75,7 +76,7 @@ class BookieDirectory:
         self.writable, self.readonly = frozenset(writable - readonly), frozenset(readonly)
         if (self.writable, self.readonly) != before:
             log.info("bookies changed", extra={"writable": sorted(self.writable), "readonly": sorted(self.readonly)})
-            self._on_changed()
+        self._on_changed()  # also for a bookie that was restarted so fast that it never seemed to be away
 
     # asking
 
@@ -85,7 +86,16 @@ class BookieDirectory:
             raise BookieUnreachable(bookie, "its address is not known: it is not registered in ZooKeeper")
         return found
 
-    def shuffled_writable(self) -> list[str]:
+    def ensemble(self, size: int, size_min: int) -> tuple[str, ...]:
+        """For a new ledger. Raises NotEnoughBookies if fewer than `size_min` bookies can be written."""
+        size = max(size_min, min(size, len(self.writable)))
+        return choose_ensemble(self._shuffled(), size, quarantined=self.quarantined, racks=self.racks)
+
+    def spares(self, kept: Collection[str]) -> list[str]:
+        """Bookies that can be written, best first. `kept`: the members that stay in the ensemble."""
+        return rank_spares(self._shuffled(), quarantined=self.quarantined, racks=self.racks, kept=kept)
+
+    def _shuffled(self) -> list[str]:
         return sorted(sorted(self.writable), key=lambda _: self._chance.random())
 
     @property

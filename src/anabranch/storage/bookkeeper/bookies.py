@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.logs import get_logger
@@ -56,6 +56,13 @@ class Bookies:
             connection, link.connection = link.connection, None
             if connection is not None:
                 connection.abort("this broker closes it")
+
+    def connect_now(self, bookies: Iterable[str]) -> None:
+        """These have registered: a connection to them is tried with the next request, without the delay."""
+        for bookie in bookies:
+            link = self._links.get(bookie)
+            if link is not None:
+                link.failures, link.retry_at = 0, 0.0
 
     def is_connected(self, bookie: str) -> bool:
         link = self._links.get(bookie)

@@ -30,6 +30,7 @@ BLOCKS_MAX = 64
 
 _OVERHEAD_BYTES = BODY_HEAD_BYTES + ENTRY_HEAD_BYTES + 4
 _DAMAGED = "damaged entry"
+_ABSENT = frozenset(code_text(code) for code in (Code.NO_LEDGER, Code.NO_ENTRY))
 
 
 class LedgerReads:
@@ -105,8 +106,8 @@ class LedgerReads:
                     )
                 return found
         reasons = "; ".join(f"{bookie}: {reason}" for bookie, reason in failures.items())
-        if set(failures.values()) == {_DAMAGED}:
-            raise CorruptEntry(f"all replicas ({', '.join(failures)})", 0, ledger, first)
+        if _DAMAGED in failures.values() and all(one == _DAMAGED or one in _ABSENT for one in failures.values()):
+            raise CorruptEntry(f"all replicas ({reasons})", 0, ledger, first)  # no time will mend it
         raise NotEnoughBookies(f"entry {ledger}:{first} cannot be read now ({reasons})")
 
     async def _ask(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.bookkeeper import packets
@@ -34,8 +34,14 @@ class LedgerRecovery:
     """`await LedgerRecovery(…).run()` once. Any number may run at the same time, in this process and in others."""
 
     def __init__(
-        self, ledger: int, nodes: LedgerNodes, bookies: Bookies, spares: Callable[[], list[str]], password: bytes
+        self,
+        ledger: int,
+        nodes: LedgerNodes,
+        bookies: Bookies,
+        spares: Callable[[Collection[str]], list[str]],
+        password: bytes,
     ) -> None:
+        """`spares(kept)`: bookies that can be written beside `kept`, best first."""
         self._state = LedgerRecoveryState(ledger)
         self._ledger, self._nodes, self._bookies, self._spares = ledger, nodes, bookies, spares
         self._key = packets.master_key(password)
@@ -57,7 +63,8 @@ class LedgerRecovery:
         if code == Code.OK:
             self._apply(self._state.added(bookie, entry))
         else:
-            self._apply(self._state.bookie_failed(bookie, entry, self._spares()))
+            kept = [one for one in self._state.healthy if one != bookie]
+            self._apply(self._state.bookie_failed(bookie, entry, self._spares(kept)))
 
     def _apply(self, effects: Iterable[RecoveryEffect]) -> None:
         for effect in effects:

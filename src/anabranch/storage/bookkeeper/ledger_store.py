@@ -21,12 +21,11 @@ from anabranch.storage.bookkeeper.bookies import Bookies
 from anabranch.storage.bookkeeper.delivery import Delivery
 from anabranch.storage.bookkeeper.entry_head import ENTRY_HEAD_BYTES
 from anabranch.storage.bookkeeper.errors import BookieUnreachable, LedgerNodesUnavailable, NotEnoughBookies
-from anabranch.storage.bookkeeper.ledger_metadata import NO_ENTRY, LedgerMetadata, Segment
+from anabranch.storage.bookkeeper.ledger_metadata import NO_ENTRY, LedgerMetadata, Quorums, Segment
 from anabranch.storage.bookkeeper.ledger_nodes import LedgerNodes, new_token
 from anabranch.storage.bookkeeper.ledger_reads import LedgerReads
 from anabranch.storage.bookkeeper.ledger_recovery import LedgerRecovery
 from anabranch.storage.bookkeeper.ledger_writer import BookKeeperWriter
-from anabranch.storage.bookkeeper.placement import choose_ensemble, rank_spares
 from anabranch.storage.bookkeeper.settings import BookKeeperUrl
 from anabranch.storage.interface import (
     Fenced,
@@ -48,9 +47,12 @@ SESSION_MS = 12_000
 REQUEST_S = 10.0
 REPAIR_S = 1.0
 KNOWN_LEDGERS_MAX = 20_000
+AT_ONCE_MAX = 64
+"""Ledgers created or recovered at the same time, in the order in which they were asked for. After the end of a broker
+thousands of topics open; all at once, each would wait for all others, longer than requests to ZooKeeper may take."""
 EMPTY_KEPT_S = 60.0
-"""An empty ledger that was recovered is deleted so much later: a former owner may still write to it, and only a ledger
-that exists is certain to be fenced."""
+"""An empty ledger that another broker wrote is deleted so much later: this broker may still write to it, and only a
+ledger that exists is certain to be fenced."""
 
 
 class BookKeeperLedgerStore:
@@ -70,27 +72,27 @@ class BookKeeperLedgerStore:
         self.generation = generation
         self.volume_id = ""
         self._url, self._clock, self._chance, self._publish_time_of = url, clock, chance, publish_time_of
-        self._directory = BookieDirectory(url.root, clock, chance, self._on_bookies_changed)
-        self._directory.racks = url.racks
+        self.directory = BookieDirectory(url.root, clock, chance, self._on_bookies_changed)
+        self.directory.racks = url.racks
         self._connection = Connection(
             url.servers,
             clock,
             timeout_ms=SESSION_MS,
             request_s=REQUEST_S,
             renew_expired=True,
-            on_event=self._directory.on_event,
-            prepare=self._directory.prepare,
+            on_event=self.directory.on_event,
+            prepare=self.directory.prepare,
         )
-        self._nodes = LedgerNodes(self._connection, url.root)
-        self._bookies = Bookies(clock, self._directory.address_of, request_s=url.request_s)
+        self.nodes = LedgerNodes(self._connection, url.root)
+        self.bookies = Bookies(clock, self.directory.address_of, request_s=url.request_s)
         self._writers: dict[int, BookKeeperWriter] = {}  # open ones, and sealed ones with entries in memory
         self._delivery = Delivery(clock, self._writers.values)
         self._cache: TailCache[BookKeeperWriter] = TailCache(cache_bytes, self._on_evicted)
-        self._reads = LedgerReads(self._bookies, self._metadata_of, self._directory.put_in_quarantine)
+        self._reads = LedgerReads(self.bookies, self._metadata_of, self.directory.put_in_quarantine)
         self._created: dict[int, tuple[LedgerMetadata, int]] = {}  # allocated, not written yet
         self._known: OrderedDict[int, LedgerMetadata] = OrderedDict()  # closed ledgers
         self._recovering: dict[int, asyncio.Task[LedgerMetadata]] = {}
-        self._recovered_empty: set[int] = set()
+        self._turns = asyncio.Semaphore(AT_ONCE_MAX)
         self._tasks = TaskOwner("bookkeeper")
 
     # opening and closing
@@ -98,15 +100,15 @@ class BookKeeperLedgerStore:
     async def __aenter__(self) -> Self:
         try:
             await self._connection.open(self._connection.deadline())
-            self.volume_id = f"bookkeeper:{await self._nodes.check()}{self._url.root}"
-            await self._directory.refresh(self._connection)
+            self.volume_id = f"bookkeeper:{await self.nodes.check()}{self._url.root}"
+            await self.directory.refresh(self._connection)
         except ZooKeeperError as error:
             await self.close()
             raise LedgerNodesUnavailable(f"BookKeeper's ZooKeeper: {error}") from error
         except BaseException:
             await self.close()
             raise
-        self._tasks.spawn(self._directory.follow(self._connection), "bookies")
+        self._tasks.spawn(self.directory.follow(self._connection), "bookies")
         self._tasks.spawn(self._repair(), "repair")
         return self
 
@@ -125,7 +127,7 @@ class BookKeeperLedgerStore:
         for recovering in list(self._recovering.values()):
             recovering.cancel()
         await asyncio.gather(*self._recovering.values(), return_exceptions=True)
-        await self._bookies.close()
+        await self.bookies.close()
         await self._connection.close()
 
     def start(self, listener: StoreListener) -> None:
@@ -136,19 +138,17 @@ class BookKeeperLedgerStore:
     async def allocate(self, above: int = 0) -> int:
         """A new ledger, which exists when this returns. Raises NotEnoughBookies."""
         self.check_writable()
-        quorums = self._url.quorums
-        ensemble = choose_ensemble(
-            self._directory.shuffled_writable(),
-            quorums.ensemble,
-            quarantined=self._directory.quarantined,
-            racks=self._directory.racks,
-        )
-        metadata = LedgerMetadata(
-            quorums, (Segment(0, ensemble),), password=self._url.password, creator_token=new_token()
-        )
-        ledger, version = await self._nodes.create(metadata)
+        async with self._turns:
+            ensemble = self.directory.ensemble(self._url.quorums.ensemble, self._url.ensemble_min)
+            metadata = LedgerMetadata(
+                Quorums(len(ensemble), len(ensemble), self._url.quorums.ack),
+                (Segment(0, ensemble),),
+                password=self._url.password,
+                creator_token=new_token(),
+            )
+            ledger, version = await self.nodes.create(metadata)
         if ledger <= above:
-            await self._nodes.delete(ledger)
+            await self.nodes.delete(ledger)
             raise StorageError(
                 f"BookKeeper allocated ledger {ledger}, but the topic has ledger {above} already: its ledgers are in "
                 "another BookKeeper cluster or in files"
@@ -163,8 +163,8 @@ class BookKeeperLedgerStore:
             ledger_id,
             metadata,
             version,
-            nodes=self._nodes,
-            bookies=self._bookies,
+            nodes=self.nodes,
+            bookies=self.bookies,
             clock=self._clock,
             host=self,
             publish_time_of=self._publish_time_of,
@@ -195,19 +195,21 @@ class BookKeeperLedgerStore:
                 log.info("deleted ledger was not closed", extra={"ledger": ledger_id, "reason": str(error)})
             self._cache.drop(writer)
             self._writers.pop(ledger_id, None)
-        self._created.pop(ledger_id, None)
-        self._known.pop(ledger_id, None)
+        is_own = writer is not None or self._created.pop(ledger_id, None) is not None
+        known = self._known.pop(ledger_id, None)
         self._reads.forget(ledger_id)
-        if ledger_id in self._recovered_empty:
-            self._recovered_empty.discard(ledger_id)
+        if not is_own and known is None:
+            found = await self.nodes.load(ledger_id)
+            known = None if found is None else found.metadata
+        if not is_own and known is not None and known.last_entry < 0:
             self._tasks.spawn(self._delete_later(ledger_id), "delete")
         else:
-            await self._nodes.delete(ledger_id)
+            await self.nodes.delete(ledger_id)
 
     async def _delete_later(self, ledger_id: int) -> None:
         await self._clock.sleep(EMPTY_KEPT_S)
         try:
-            await self._nodes.delete(ledger_id)
+            await self.nodes.delete(ledger_id)
         except StorageError as error:
             log.warning("empty ledger not deleted", extra={"ledger": ledger_id, "reason": str(error)})
 
@@ -292,6 +294,7 @@ class BookKeeperLedgerStore:
         return low if low < min(end, last + 1) else end
 
     def evict(self, ledger_id: int) -> None:
+        self._created.pop(ledger_id, None)
         self._reads.forget(ledger_id)
         writer = self._writers.get(ledger_id)
         if writer is not None and writer.is_sealed:
@@ -308,16 +311,10 @@ class BookKeeperLedgerStore:
         self._delivery.add(writer)
 
     def spares(self, writer: BookKeeperWriter) -> list[str]:
-        kept = [one for one in writer.ensemble if one not in writer.failed_bookies]
-        return rank_spares(
-            self._directory.shuffled_writable(),
-            quarantined=self._directory.quarantined,
-            racks=self._directory.racks,
-            kept=kept,
-        )
+        return self.directory.spares([one for one in writer.ensemble if one not in writer.failed_bookies])
 
     def bookie_failed(self, bookie: str, reason: str) -> None:
-        self._directory.put_in_quarantine(bookie)
+        self.directory.put_in_quarantine(bookie)
 
     def delivered(self, writer: BookKeeperWriter, entries: Sequence[StoredEntry]) -> None:
         self._cache.add(writer, entries[-1].position.entry, len(entries), sum(len(entry.payload) for entry in entries))
@@ -334,6 +331,7 @@ class BookKeeperLedgerStore:
             self._writers.pop(writer.ledger_id, None)
 
     def _on_bookies_changed(self) -> None:
+        self.bookies.connect_now(self.directory.writable | self.directory.readonly)
         for writer in list(self._writers.values()):
             if writer.is_under_replicated:
                 writer.bookies_changed()
@@ -344,9 +342,9 @@ class BookKeeperLedgerStore:
             await self._clock.sleep(REPAIR_S)
             for writer in [one for one in self._writers.values() if one.is_under_replicated]:
                 writer.bookies_changed()
-                for bookie in writer.failed_bookies & self._directory.writable:
+                for bookie in writer.failed_bookies & self.directory.writable:
                     try:
-                        await self._bookies.connect(bookie)
+                        await self.bookies.connect(bookie)
                     except BookieUnreachable:
                         continue
                     writer.bookie_restored(bookie)
@@ -382,30 +380,28 @@ class BookKeeperLedgerStore:
             self._known.popitem(last=False)
 
     async def _close_foreign(self, ledger_id: int) -> LedgerMetadata:
-        found = await self._nodes.load(ledger_id)
+        async with self._turns:
+            return await self._load_closed(ledger_id)
+
+    async def _load_closed(self, ledger_id: int) -> LedgerMetadata:
+        found = await self.nodes.load(ledger_id)
         if found is None:
             raise LedgerNotFound(f"ledger {ledger_id} has no metadata in BookKeeper")
         if found.metadata.is_closed:
             return found.metadata
-        recovery = LedgerRecovery(ledger_id, self._nodes, self._bookies, self._recovery_spares, found.metadata.password)
+        recovery = LedgerRecovery(ledger_id, self.nodes, self.bookies, self.directory.spares, found.metadata.password)
         closed = await recovery.run()
         log.info("recovered a ledger", extra={"ledger": ledger_id, "entries": closed.last_entry + 1})
-        if closed.last_entry < 0:
-            self._recovered_empty.add(ledger_id)
         return closed
 
     async def _close_absent(self, ledger_id: int) -> None:
         """A ledger that is announced and does not exist: no process may create it any more."""
         log.warning("announced ledger does not exist; it counts as empty", extra={"ledger": ledger_id})
         quorums = self._url.quorums
-        members = sorted(self._directory.writable | self._directory.readonly)[: quorums.ensemble]
+        members = sorted(self.directory.writable | self.directory.readonly)[: quorums.ensemble]
         if len(members) < quorums.ensemble:
             raise NotEnoughBookies(
                 f"ledger {ledger_id} does not exist, and too few bookies are there to reserve its id"
             )
         metadata = LedgerMetadata(quorums, (Segment(0, tuple(members)),), password=self._url.password)
-        await self._nodes.create_closed(ledger_id, metadata.closed(NO_ENTRY, 0))
-        self._recovered_empty.add(ledger_id)
-
-    def _recovery_spares(self) -> list[str]:
-        return rank_spares(self._directory.shuffled_writable(), quarantined=self._directory.quarantined)
+        await self.nodes.create_closed(ledger_id, metadata.closed(NO_ENTRY, 0))

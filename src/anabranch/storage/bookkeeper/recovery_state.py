@@ -125,6 +125,12 @@ class LedgerRecoveryState:
         return [ReadMetadata()]
 
     @property
+    def healthy(self) -> tuple[str, ...]:
+        """Bookies that are written now, without those that failed."""
+        ensemble = () if self._target is None else self._target.segments[-1].ensemble
+        return tuple(one for one in ensemble if one not in self._failed)
+
+    @property
     def has_ended(self) -> bool:
         return self.phase in (RecoveryPhase.DONE, RecoveryPhase.FAILED)
 

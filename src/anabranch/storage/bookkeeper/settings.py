@@ -28,6 +28,7 @@ class BookKeeperUrl:
     servers: tuple[Server, ...]  # of BookKeeper's ZooKeeper
     root: str
     quorums: Quorums = field(default_factory=Quorums)
+    ensemble_min: int = 3  # a new ledger has at least so many copies, when fewer bookies than wanted are there
     request_s: float = REQUEST_S  # a bookie that does not answer an add or a read in this time has failed
     password: bytes = field(default=b"", repr=False)
     racks: Mapping[str, str] = field(default_factory=dict)  # bookie id -> rack
@@ -48,6 +49,7 @@ def parse_storage_url(url: str) -> BookKeeperUrl:
     ensemble = _number(options, "ensemble", 3)
     write = _number(options, "write-quorum", ensemble)
     ack = _number(options, "ack-quorum", write // 2 + 1)
+    ensemble_min = _number(options, "ensemble-min", ensemble)
     timeout_ms = _number(options, "timeout-ms", int(REQUEST_S * 1000))
     racks = _racks(options.pop("racks", ""))
     if options:
@@ -60,7 +62,9 @@ def parse_storage_url(url: str) -> BookKeeperUrl:
         quorums = Quorums(ensemble, write, ack)
     except BadMetadata as error:
         raise BadStorageUrl(error.reason) from error
-    return BookKeeperUrl(servers, f"{slash}{root.strip('/')}", quorums, timeout_ms / 1000, racks=racks)
+    if not ack <= ensemble_min <= ensemble:
+        raise BadStorageUrl(f"ensemble-min={ensemble_min} must be between ack-quorum={ack} and ensemble={ensemble}")
+    return BookKeeperUrl(servers, f"{slash}{root.strip('/')}", quorums, ensemble_min, timeout_ms / 1000, racks=racks)
 
 
 def _number(options: dict[str, str], name: str, default: int) -> int:

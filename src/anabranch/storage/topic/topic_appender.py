@@ -65,11 +65,13 @@ class TopicAppender:
         tasks: TaskOwner,
         ledger_bytes_max: int,
         next_ledger: Callable[[], Awaitable[int]],
+        release: Callable[[int], None],
         on_switched: Callable[[], None],
     ) -> None:
-        """`next_ledger` allocates an id and writes it to the topic record."""
+        """`next_ledger` allocates an id and writes it to the topic record. `release` gets ledgers without entries, to
+        be deleted when the topic record has released them."""
         self._chain, self._ledgers, self._clock, self._tasks = chain, ledgers, clock, tasks
-        self._next_ledger, self._on_switched = next_ledger, on_switched
+        self._next_ledger, self._release, self._on_switched = next_ledger, release, on_switched
         self._ledger_bytes_max = ledger_bytes_max
         self._roll_at = ledger_bytes_max
         self.opened_at_ms = clock.now_ms()
@@ -285,4 +287,4 @@ class TopicAppender:
         info.sealed_at_ms = self._clock.now_ms()
         self._info = None
         for empty in self._chain.drop_empty():
-            await self._ledgers.delete(empty.id)
+            self._release(empty.id)

@@ -133,6 +133,7 @@ class TopicLog:
             tasks=self._tasks,
             ledger_bytes_max=settings.ledger_bytes_max,
             next_ledger=weak_method(self._announce_ledger),
+            release=self._garbage.add,
             on_switched=weak_call(self._after_switch),
         )
 
@@ -406,7 +407,7 @@ class TopicLog:
 
     def _evict_ledgers(self) -> None:
         view = () if self.compacted is None else (self.compacted.row.ledger,)
-        for ledger in (*(info.id for info in self.chain), *self._state_log.ledger_ids, *view):
+        for ledger in (*(info.id for info in self.chain), *self._garbage.listed, *self._state_log.ledger_ids, *view):
             self._ledgers.evict(ledger)
 
     async def delete(self, tombstone: Mapping[str, str] | None = None) -> None:
@@ -451,7 +452,8 @@ class TopicLog:
     # the topic record
 
     async def _announce_ledger(self) -> int:
-        ledger = await self._next_data.allocate(above=self._highest_ledger())
+        highest = max((row.id for row in self._owner.record.ledgers), default=self.chain.last.ledger)
+        ledger = await self._next_data.allocate(above=highest)
         await self._save(next_ledger=ledger)
         self._next_data.announced()
         return ledger
@@ -464,9 +466,6 @@ class TopicLog:
             self._next_state_ledger = None
         self._next_state.announced()
         return ledger
-
-    def _highest_ledger(self) -> int:
-        return max((row.id for row in self._owner.record.ledgers), default=self.chain.last.ledger)
 
     def _after_switch(self) -> None:
         self._tasks.spawn(self._save_and_trim(), "trim")
@@ -494,6 +493,7 @@ class TopicLog:
             return record if change is None else change(record)
 
         await self._owner.save(current)
+        self._garbage.saved(self._owner.record.garbage)
 
     def _lost(self, fenced: Fenced) -> None:
         """Another broker owns the topic: confirm nothing any more."""

@@ -135,3 +135,13 @@ def test_recovery_that_lost_the_last_write_adopts_the_end_of_the_other() -> None
     state.read_answered("b", 0, Absent.EXPLICIT)
     closed = OPEN.closed(2, 6)
     assert state.stored(closed, 6) == [Recovered(closed)]
+
+
+def test_spares_are_chosen_beside_the_bookies_that_still_store() -> None:
+    state = looking_for_first()
+    state.read_answered("a", 0, body(0, -1))
+    assert state.healthy == ("a", "b", "c")
+    state.bookie_failed("b", 0, ["d"])
+    assert state.healthy == ("a", "d", "c")
+    state.bookie_failed("c", 0, [])
+    assert state.healthy == ("a", "d")

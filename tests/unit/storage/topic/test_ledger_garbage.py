@@ -35,6 +35,9 @@ async def test_ledger_is_listed_until_its_file_is_deleted() -> None:
     await tasks.drain(60)
     assert ledgers.asked == [3, 4] and list(garbage.listed) == [5]
     await garbage.delete()
+    assert ledgers.asked == [3, 4], "the record does not list it yet"
+    garbage.saved(garbage.listed)
+    await garbage.delete()
     assert not garbage
 
 
