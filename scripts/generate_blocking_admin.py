@@ -25,6 +25,7 @@ MODULES = (
     "brokers",
     "scalable",
     "metadata_migration",
+    "ledgers",
 )
 
 

@@ -11,6 +11,7 @@
 | `tenants` `namespaces` `topics` `subscriptions` `schemas` `brokers` `scalable` | the calls, in groups |
 | `topic_policies` | policies of single topics |
 | `metadata_migration` | moving the metadata to another store |
+| `ledgers` | ledgers on Apache BookKeeper |
 | `group` | base of the groups: one request, one answer of the expected type |
 | `paths` | paths of the REST API |
 | `http` | pool of asyncio connections |

@@ -22,6 +22,7 @@ from anabranch.admin.client import (
 )
 from anabranch.admin.errors import Unreachable
 from anabranch.admin.http import HttpConnections
+from anabranch.admin.ledgers import Ledgers
 from anabranch.admin.metadata_migration import MetadataMigration
 from anabranch.admin.namespaces import Namespaces
 from anabranch.admin.redirect import redirected
@@ -36,8 +37,8 @@ from anabranch.runtime.credentials import Credentials, Tls, token_credentials
 
 class Admin:
     """Calls in groups: `admin.tenants`, `.namespaces`, `.topics`, `.subscriptions`, `.schemas`, `.brokers`,
-    `.clusters`, `.topic_policies`, `.scalable_topics`, `.segments`, `.metadata_migration`. Opens nothing before the
-    first call; many tasks may use it."""
+    `.clusters`, `.topic_policies`, `.scalable_topics`, `.segments`, `.metadata_migration`, `.ledgers`. Opens nothing
+    before the first call; many tasks may use it."""
 
     def __init__(
         self, url: str, *, credentials: Credentials | None, tls: ssl.SSLContext | None, timeout_s: float
@@ -57,6 +58,7 @@ class Admin:
         self.scalable_topics = ScalableTopics(self)
         self.segments = Segments(self)
         self.metadata_migration = MetadataMigration(self)
+        self.ledgers = Ledgers(self)
 
     @property
     def url(self) -> str:

@@ -216,6 +216,7 @@ class Node:
             scalable,
             stores.migration,
             self._policy_defaults,
+            stores.ledgers_admin(),
         )
 
     def _policy_defaults(self) -> Defaults:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from tests.services import available, bookkeeper
-from tests.services.cache import Unavailable
+from tests.e2e.bookkeeper.conftest import options
+from tests.services import bookkeeper
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.cluster import ClusterProcesses
 from tests.support.traffic.audited_topic import AuditedTopic
@@ -21,22 +21,6 @@ from tests.support.traffic.stock_client import new_client
 from tests.support.traffic.stock_traffic import EARLIEST
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("bookkeeper")]
-
-QUORUMS = "ensemble=3&write-quorum=3&ack-quorum=2"
-
-
-@pytest.fixture(scope="module")
-def bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bookkeeper.BookKeeper]:
-    try:
-        made = bookkeeper.cluster(tmp_path_factory.mktemp("bookies"), size=4)
-    except Unavailable as error:
-        available.give_up("bookkeeper", error)
-    with made:
-        yield made
-
-
-def options(bookies: bookkeeper.BookKeeper, chroot: str) -> list[str]:
-    return ["--metadata", f"zk://{bookies.hosts}/{chroot}", "--storage", f"{bookies.url}?{QUORUMS}&timeout-ms=2000"]
 
 
 @pytest.fixture

@@ -593,6 +593,11 @@ def test_no_server_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert url in text and "is the broker running?" in text and text.count("\n") == 1
 
 
+def test_ledger_verbs_on_files(shell: Shell) -> None:
+    for verb in (("list",), ("show", "1"), ("check",), ("check", "--delete-orphans"), ("recover", "1")):
+        assert "keeps its ledgers in files" in shell("ledgers", *verb, exits=1)
+
+
 def test_metadata_migration_verbs_without_a_migration(shell: Shell) -> None:
     assert "no migration" in shell("metadata-migration", "status")
     assert "no migration" in shell("metadata-migration", "abort", exits=1)

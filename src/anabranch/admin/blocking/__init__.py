@@ -7,6 +7,7 @@
 | `tenants` `namespaces` `topics` `subscriptions` `schemas` `brokers` `scalable` | the calls, in groups |
 | `topic_policies` | policies of single topics |
 | `metadata_migration` | moving the metadata to another store |
+| `ledgers` | ledgers on Apache BookKeeper |
 | `group` | base of the groups |
 """
 
@@ -19,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from anabranch.admin.blocking.brokers import Brokers
+from anabranch.admin.blocking.ledgers import Ledgers
 from anabranch.admin.blocking.metadata_migration import MetadataMigration
 from anabranch.admin.blocking.namespaces import Namespaces
 from anabranch.admin.blocking.scalable import ScalableTopics, Segments
@@ -49,6 +51,7 @@ class BlockingAdmin:
         self.scalable_topics = ScalableTopics(requests)
         self.segments = Segments(requests)
         self.metadata_migration = MetadataMigration(requests)
+        self.ledgers = Ledgers(requests)
 
     @property
     def url(self) -> str:

@@ -20,7 +20,7 @@ with `@peer_call`.
 | `schemas` | schemas of topics |
 | `publish` | messages published without a connection |
 | `brokers` | the brokers of the cluster: list, drain, configuration |
-| `metadata_migration` | moving the metadata to another store |
+| `stores/` | the metadata store and the ledgers of the cluster |
 | `owner_routing` | calls a method on the broker that serves a topic, or on all brokers |
 | `partition_hashes` | the hash by which producers of a regular topic choose partitions |
 | `migration_check` | what a migration of a regular topic would do and what blocks it |

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable
 from anabranch.broker.admin.auto_scale import AutoScaleAdmin
 from anabranch.broker.admin.brokers import BrokersAdmin
 from anabranch.broker.admin.messages import MessageBrowser
-from anabranch.broker.admin.metadata_migration import MetadataMigrationAdmin
 from anabranch.broker.admin.namespaces import NamespaceAdmin
 from anabranch.broker.admin.partition_hashes import PartitionHashes
 from anabranch.broker.admin.publish import PublishAdmin
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.schemas import SchemaAdmin
+from anabranch.broker.admin.stores.ledgers import LedgersAdmin
+from anabranch.broker.admin.stores.metadata_migration import MetadataMigrationAdmin
 from anabranch.broker.admin.subscriptions import SubscriptionAdmin
 from anabranch.broker.admin.tenants import TenantAdmin
 from anabranch.broker.admin.timeline import TimelineAdmin
@@ -42,6 +43,7 @@ class BrokerAdmin:
         scalable_topics: ScalableAdmin | None = None,
         migration: MetadataMigration | None = None,
         policy_defaults: Callable[[], Defaults] = Defaults,
+        ledgers: LedgersAdmin | None = None,
     ) -> None:
         """`check_storage` raises while nothing can be written. `policy_defaults`: shown for policies that are not
         set."""
@@ -64,6 +66,7 @@ class BrokerAdmin:
         self.topic_policies = TopicPolicyAdmin(services, self.namespaces, self.scalable_topics, policy_defaults)
         self.schemas = SchemaAdmin(services)
         self.metadata_migration = MetadataMigrationAdmin(migration)
+        self.ledgers = ledgers or LedgersAdmin()
         self.publishing = PublishAdmin(services)
         self.peer_calls = PeerCalls(
             self.brokers,

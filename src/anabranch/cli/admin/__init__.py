@@ -14,5 +14,6 @@ A verb is data (name, options, REST call); `verb` turns it into a click command.
 | `topic_policies` | policies of single topics: `topic-policies`, and under `topics` |
 | `schemas` | verbs of schemas |
 | `brokers` | verbs of brokers |
+| `ledgers` | `ledgers`: copies on bookies, orphans |
 | `metadata_migration` | `metadata-migration`: moving the metadata to another store |
 """

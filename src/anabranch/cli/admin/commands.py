@@ -24,6 +24,7 @@ NOUNS = {
         "metadata_migration",
         "Move all metadata to another store.",
     ),
+    "ledgers": ("anabranch.cli.admin.ledgers", "ledgers", "Ledgers on Apache BookKeeper: copies, orphans."),
     "brokers": ("anabranch.cli.admin.brokers", "brokers", "Who is there, who leads, drain one."),
 }
 

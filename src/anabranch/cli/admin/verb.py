@@ -34,6 +34,7 @@ _POSITIONAL: Mapping[str, Callable[[str], str]] = {
     "tenant": component,
     "cluster": component,
     "broker_id": component,
+    "ledger_id": component,
 }
 _METAVARS = {"bare_topic": "TOPIC", "scalable_topic": "TOPIC"}
 

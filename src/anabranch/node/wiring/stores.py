@@ -5,11 +5,12 @@ Metadata is opened first, then storage, which recovers after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from anabranch.broker.admin.stores.ledgers import LedgersAdmin
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.migration.follow import open_current
@@ -25,7 +26,7 @@ from anabranch.protocol.entry import publish_time_of
 from anabranch.protocol.errors import ProtocolError
 from anabranch.protocol.frames import FRAME_OVERHEAD_MAX
 from anabranch.runtime.blocking import ThreadBlocking
-from anabranch.runtime.chance import SystemChance
+from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.disk import RealDisk
 from anabranch.storage.interface import LedgerAllocator, LedgerStore, Payload
@@ -34,7 +35,12 @@ from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.record_store import RecordRaced, RecordStore
 from anabranch.storage.topic.topic_log import TopicLog
 
+if TYPE_CHECKING:
+    from anabranch.storage.bookkeeper.ledger_inspection import LedgerInspection
+
 BLOCKING_THREADS = 4
+TOPIC_RECORDS = "/managed"
+LEDGER_OWNER = "/ledger-owner"
 BUSY_SECONDS = 10.0  # to wait for a peer that is still recovering this broker's log
 
 OwnershipEpochOf = Callable[[TopicName], int | None]
@@ -76,6 +82,15 @@ class Stores:
     catalog: Catalog
     records: MetadataRecords
     ids: LedgerAllocator
+    inspection: LedgerInspection | None  # of ledgers on BookKeeper
+
+    def ledgers_admin(self) -> LedgersAdmin:
+        async def records() -> AsyncIterator[tuple[str, bytes]]:
+            async for key, found in self.metadata.scan(TOPIC_RECORDS):
+                if found.value:
+                    yield key, found.value
+
+        return LedgersAdmin(self.inspection, records)
 
     def topic_logs(self, ownership_epoch_of: OwnershipEpochOf) -> Callable[[TopicName], Awaitable[TopicLog]]:
         async def open_log(name: TopicName) -> TopicLog:
@@ -111,18 +126,19 @@ async def open_stores(settings: NodeSettings, clock: Clock, stack: AsyncExitStac
     stack.push_async_callback(blocking.close)
     metadata, migration = await _open_metadata(settings, clock, stack)
     records = MetadataRecords(metadata)
-    ledgers, ids = await _open_ledgers(settings, clock, blocking, records, stack)
+    ledgers, ids, inspection = await _open_ledgers(settings, clock, blocking, records, stack)
     catalog = Catalog(metadata, settings.broker)
     await catalog.ensure_defaults()
-    return Stores(settings, clock, blocking, metadata, migration, ledgers, catalog, records, ids)
+    return Stores(settings, clock, blocking, metadata, migration, ledgers, catalog, records, ids, inspection)
 
 
 async def _open_ledgers(
     settings: NodeSettings, clock: Clock, blocking: ThreadBlocking, records: MetadataRecords, stack: AsyncExitStack
-) -> tuple[NodeLedgers, LedgerAllocator]:
-    """The ledger store that `storage.url` names, and what allocates its ledgers."""
+) -> tuple[NodeLedgers, LedgerAllocator, LedgerInspection | None]:
+    """The ledger store that `storage.url` names, what allocates its ledgers, and what shows them to operators."""
     if settings.storage.url:
         # Imported here: a broker on files would spend a part of its start on it.
+        from anabranch.storage.bookkeeper.ledger_inspection import LedgerInspection
         from anabranch.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
         from anabranch.storage.bookkeeper.settings import parse_storage_url
 
@@ -133,9 +149,10 @@ async def _open_ledgers(
             _publish_time,
             cache_bytes=settings.storage.cache_bytes,
             generation=await next_incarnation(records, settings.storage.broker_id),
+            owner=await ledger_owner(records),
         )
         await stack.enter_async_context(store)
-        return store, store
+        return store, store, LedgerInspection(store, clock)
     embedded = await stack.enter_async_context(
         EmbeddedLedgerStore(
             settings.storage,
@@ -146,7 +163,7 @@ async def _open_ledgers(
             busy_seconds=BUSY_SECONDS if settings.cluster.enabled else 0.0,
         )
     )
-    return embedded, LedgerIds(records, floor=embedded.highest_id)
+    return embedded, LedgerIds(records, floor=embedded.highest_id), None
 
 
 def within_storage_limits(settings: NodeSettings) -> NodeSettings:
@@ -157,6 +174,18 @@ def within_storage_limits(settings: NodeSettings) -> NodeSettings:
 
     message_bytes_max = min(settings.broker.message_bytes_max, PAYLOAD_BYTES_MAX - FRAME_OVERHEAD_MAX)
     return replace(settings, broker=replace(settings.broker, message_bytes_max=message_bytes_max))
+
+
+async def ledger_owner(records: RecordStore) -> str:
+    """The id of this cluster in the metadata of its ledgers: several clusters may share the bookies."""
+    while True:
+        found = await records.load(LEDGER_OWNER)
+        if found is not None:
+            return found.value.decode()
+        try:
+            await records.save(LEDGER_OWNER, secret_bytes(16).hex().encode(), version=None)
+        except RecordRaced:
+            continue
 
 
 async def next_incarnation(records: RecordStore, broker_id: str) -> int:

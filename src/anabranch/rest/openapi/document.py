@@ -66,6 +66,9 @@ QUERY: dict[tuple[str, str], dict[str, Schema]] = {
         "backlogQuotaType": {"type": "string", "enum": ["destination_storage", "message_age"]}
     },
     ("PUT", "{bundle}/unload"): {"destinationBroker": TEXT},
+    ("GET", "/anabranch/v1/ledgers"): {"after": NUMBER, "limit": NUMBER},
+    ("GET", "/ledgers/check"): {"orphanAgeSeconds": NUMBER},
+    ("DELETE", "/ledgers/orphans"): {"dryRun": FLAG, "orphanAgeSeconds": NUMBER},
     ("PUT", "{bundle}/split"): {"unload": FLAG, "splitAlgorithmName": TEXT},
 }
 """Query parameters by method and end of the path."""

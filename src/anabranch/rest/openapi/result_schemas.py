@@ -50,6 +50,11 @@ STATS = _object(
     subscriptions=_map(SUBSCRIPTION),
 )
 LEDGER = _object(ledgerId=NUMBER, entries=NUMBER, size=NUMBER)
+NUMBERS: Schema = {"type": "array", "items": NUMBER}
+BOOKKEEPER_LEDGER = _object(
+    ledger=NUMBER, state=TEXT, createdMs=NUMBER, isOwn=FLAG, segments={"type": "array"}, away=TEXTS
+)
+FOUND = _object(count=NUMBER, ledgers={"type": "array", "items": _object(ledger=NUMBER, topic=TEXT_OR_NULL)})
 INTERNAL = _object(
     numberOfEntries=NUMBER,
     totalSize=NUMBER,
@@ -250,6 +255,18 @@ RESULTS: dict[tuple[str, str], Schema] = {
     ("GET", "/brokers/internal-configuration"): WORDS,
     ("GET", "/metadata/migration/status"): MIGRATION,
     ("POST", "/metadata/migration/verify"): COMPARISON,
+    ("GET", "/anabranch/v1/ledgers"): _object(
+        ledgers={"type": "array", "items": BOOKKEEPER_LEDGER}, next={"type": ["integer", "null"]}
+    ),
+    ("GET", "/anabranch/v1/ledgers/{ledger}"): {
+        **BOOKKEEPER_LEDGER,
+        "required": [*BOOKKEEPER_LEDGER["required"], "topic", "use", "replicas"],
+    },
+    ("POST", "/ledgers/{ledger}/recover"): BOOKKEEPER_LEDGER,
+    ("GET", "/ledgers/check"): _object(
+        bookies=WORDS, ledgers=NUMBER, foreign=NUMBER, underReplicated=FOUND, orphans=FOUND, missing=FOUND
+    ),
+    ("DELETE", "/ledgers/orphans"): _object(dryRun=FLAG, orphans=NUMBERS, deleted=NUMBERS, failed=WORDS, left=NUMBER),
     ("GET", "/broker-stats/topics"): _map(_map(_map(_map(STATS)))),
     ("POST", "/topics/{domain}/{tenant}/{namespace}/{topic}"): PUBLISHED,
 }

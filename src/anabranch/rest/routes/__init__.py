@@ -21,5 +21,5 @@
 | `publish` | publishing over HTTP |
 | `clusters` | clusters |
 | `brokers` | brokers, health, metrics |
-| `metadata_migration` | moving the metadata to another store |
+| `stores/` | the metadata store and the ledgers of the cluster |
 """

@@ -14,13 +14,14 @@ from anabranch.rest.routes.auto_scale import auto_scale_routes
 from anabranch.rest.routes.brokers import broker_routes
 from anabranch.rest.routes.clusters import cluster_routes
 from anabranch.rest.routes.lookup import lookup_routes
-from anabranch.rest.routes.metadata_migration import metadata_migration_routes
 from anabranch.rest.routes.namespaces import namespace_routes
 from anabranch.rest.routes.permissions import permission_routes
 from anabranch.rest.routes.policies import policy_routes
 from anabranch.rest.routes.publish import publish_routes
 from anabranch.rest.routes.scalable_topics import scalable_routes
 from anabranch.rest.routes.schemas import schema_routes
+from anabranch.rest.routes.stores.ledgers import ledger_routes
+from anabranch.rest.routes.stores.metadata_migration import metadata_migration_routes
 from anabranch.rest.routes.subscriptions import subscription_routes
 from anabranch.rest.routes.tenants import tenant_routes
 from anabranch.rest.routes.topic_maintenance import topic_maintenance_routes
@@ -56,6 +57,7 @@ def make_router(admin: BrokerAdmin, version: str, *, console: bool = True) -> Ro
         *auto_scale_routes(admin.auto_scale),
         *publish_routes(admin.publishing),
         *metadata_migration_routes(admin.metadata_migration),
+        *ledger_routes(admin.ledgers),
         *broker_routes(admin, version),
     ]
     routes = [

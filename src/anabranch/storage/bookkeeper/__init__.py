@@ -21,6 +21,8 @@ Needs bookies 4.17.3 or newer: older ones confirm writes to a ledger that was fe
 | `ledger_metadata` | metadata of a ledger, its encoding, its path |
 | `writer_state` | state machine: pending entries, ensemble changes, close |
 | `recovery_state` | state machine: closes the ledger of another writer |
+| `ledger_check` | what is wrong with the ledgers of a cluster, pure |
+| `ledger_inspection` | lists, checks and recovers ledgers for operators |
 | `errors` | errors beside those of the storage port |
 
 The simulation of both machines under faults: `tests/simulation/test_bookkeeper_ledgers.py`. Real bookies:

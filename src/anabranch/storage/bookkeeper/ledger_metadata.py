@@ -19,6 +19,8 @@ from anabranch.storage.bookkeeper.errors import BadMetadata
 _HEADER = b"BookieMetadataFormatVersion\t3\n"
 _SHORT_ID_MAX = 2**31 - 1
 NO_ENTRY = -1
+_OWNER = "anabranch/cluster"
+"""Custom metadata of our ledgers. BookKeeper's programs keep and show it."""
 
 
 class LedgerState(IntEnum):
@@ -61,6 +63,7 @@ class LedgerMetadata:
     last_entry: int = NO_ENTRY  # of a closed ledger
     length: int = 0  # payload bytes of a closed ledger
     password: bytes = b""
+    owner: str = ""  # id of the Anabranch cluster that created it; empty for ledgers of other programs
     creator_token: int = field(default=0, compare=False)  # Java's client drops it at its first update
     raw: bytes = field(default=b"", repr=False, compare=False)  # as read; keeps what this version does not know
 
@@ -105,6 +108,9 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
         value.digest = LedgerValue.CRC32C
         value.password = metadata.password
         value.creator_token = metadata.creator_token
+        value.custom.add(key="application", value=b"anabranch")
+        if metadata.owner:
+            value.custom.add(key=_OWNER, value=metadata.owner.encode())
     value.write_quorum = metadata.quorums.write
     value.ensemble_size = metadata.quorums.ensemble
     value.ack_quorum = metadata.quorums.ack
@@ -144,6 +150,7 @@ def decode_ledger(stored: bytes) -> LedgerMetadata:
         value.last_entry if value.HasField("last_entry") else NO_ENTRY,
         value.length,
         value.password,
+        next((one.value.decode(errors="replace") for one in value.custom if one.key == _OWNER), ""),
         value.creator_token,
         body,
     )

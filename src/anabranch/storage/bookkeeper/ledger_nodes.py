@@ -29,6 +29,7 @@ _ID_PREFIX = "ID-"
 class StoredLedger(NamedTuple):
     metadata: LedgerMetadata
     version: int
+    created_ms: int  # by ZooKeeper's clock
 
 
 class LedgerRaced(StorageError):
@@ -84,7 +85,9 @@ class LedgerNodes:
     async def load(self, ledger: int) -> StoredLedger | None:
         with _translated():
             node = await self._get(self._path(ledger))
-        return None if node is None else StoredLedger(decode_ledger(node.data or b""), node.stat.version)
+        if node is None:
+            return None
+        return StoredLedger(decode_ledger(node.data or b""), node.stat.version, node.stat.created_ms)
 
     async def save(self, ledger: int, metadata: LedgerMetadata, version: int) -> int:
         """The new version. Raises LedgerRaced."""
@@ -111,13 +114,19 @@ class LedgerNodes:
                 if error.number != Code.NO_NODE:
                     raise
 
-    async def ids(self) -> AsyncIterator[int]:
-        """All ledgers with short ids, in order."""
+    async def ids(self, after: int = -1) -> AsyncIterator[int]:
+        """All ledgers with short ids above `after`, in order."""
         with _translated():
             for upper in sorted(one for one in await self._children(self._root) if one.isdigit() and len(one) == 2):
+                if int(f"{upper}99999999") <= after:
+                    continue
                 for middle in sorted(await self._children(f"{self._root}/{upper}")):
+                    if int(f"{upper}{middle}9999") <= after:
+                        continue
                     for name in sorted(await self._children(f"{self._root}/{upper}/{middle}")):
-                        yield int(upper + middle + name[1:])
+                        ledger = int(upper + middle + name[1:])
+                        if ledger > after:
+                            yield ledger
 
     # inside
 

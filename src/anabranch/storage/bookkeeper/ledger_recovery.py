@@ -98,7 +98,7 @@ class LedgerRecovery:
             return
         if found is not None:
             self._key = packets.master_key(found.metadata.password)
-        self._apply(self._state.stored(*(found or (None, -1))))
+        self._apply(self._state.stored(*(found[:2] if found else (None, -1))))
 
     async def _save(self, wanted: SaveLedger) -> None:
         try:

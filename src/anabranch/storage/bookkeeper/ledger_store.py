@@ -67,10 +67,12 @@ class BookKeeperLedgerStore:
         *,
         cache_bytes: int,
         generation: int = 1,
+        owner: str = "",
     ) -> None:
-        """`generation`: number of this start of the broker."""
+        """`generation`: number of this start of the broker. `owner`: id of the cluster, stored with each ledger."""
         self.generation = generation
         self.volume_id = ""
+        self.owner = owner
         self._url, self._clock, self._chance, self._publish_time_of = url, clock, chance, publish_time_of
         self.directory = BookieDirectory(url.root, clock, chance, self._on_bookies_changed)
         self.directory.racks = url.racks
@@ -144,6 +146,7 @@ class BookKeeperLedgerStore:
                 Quorums(len(ensemble), len(ensemble), self._url.quorums.ack),
                 (Segment(0, ensemble),),
                 password=self._url.password,
+                owner=self.owner,
                 creator_token=new_token(),
             )
             ledger, version = await self.nodes.create(metadata)
@@ -301,6 +304,11 @@ class BookKeeperLedgerStore:
             self._cache.drop(writer)
             self._retire(writer)
 
+    @property
+    def copies(self) -> int:
+        """Wanted for each entry."""
+        return self._url.quorums.write
+
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Close the ledger of any writer and return its metadata. Raises LedgerNotFound, NotEnoughBookies."""
         return await self._closed(ledger_id)
@@ -403,5 +411,5 @@ class BookKeeperLedgerStore:
             raise NotEnoughBookies(
                 f"ledger {ledger_id} does not exist, and too few bookies are there to reserve its id"
             )
-        metadata = LedgerMetadata(quorums, (Segment(0, tuple(members)),), password=self._url.password)
+        metadata = LedgerMetadata(quorums, (Segment(0, tuple(members)),), password=self._url.password, owner=self.owner)
         await self.nodes.create_closed(ledger_id, metadata.closed(NO_ENTRY, 0))

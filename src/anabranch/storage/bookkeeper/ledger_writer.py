@@ -302,7 +302,7 @@ class BookKeeperWriter:
                 await self._clock.sleep(SAVE_AGAIN_S)
                 continue
             if self._state.is_waiting:
-                self._apply(self._state.stored(*(found or (None, -1))))
+                self._apply(self._state.stored(*(found[:2] if found else (None, -1))))
             return
 
     def _deliver_confirmed(self, appends: list[_Append]) -> None:

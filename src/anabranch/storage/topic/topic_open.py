@@ -25,6 +25,7 @@ from anabranch.storage.topic.topic_record import (
     chain_of,
     decode_record,
     encode_record,
+    ledgers_of,
     tombstone_of,
 )
 
@@ -204,10 +205,8 @@ async def finish_deletion(
     key: str, record: TopicRecord, version: int | None, ledgers: LedgerStore, metadata: RecordStore
 ) -> None:
     """Delete ledgers first and the record last, so that an interrupted deletion can be continued."""
-    views = {record.compacting, None if record.compacted is None else record.compacted.ledger} - {None}
-    for ledger in {*(row.id for row in record.ledgers), *record.state_ledgers, *record.garbage, *views}:
-        if ledger is not None:
-            await ledgers.delete(ledger)
+    for ledger in ledgers_of(record):
+        await ledgers.delete(ledger)
     if not record.leaves_tombstone:
         await metadata.remove(key)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, Position
@@ -117,6 +117,24 @@ def decode_record(data: bytes) -> TopicRecord:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise BadTopicRecord(f"topic record cannot be read: {error!r}") from error
+
+
+class LedgerUse(NamedTuple):
+    topic: str
+    kind: str  # data, state, old-state, garbage, compacted, compacting
+
+
+def ledgers_of(record: TopicRecord) -> dict[int, str]:
+    """Every ledger that the record names, with the kind of its use."""
+    named = dict.fromkeys(record.garbage, "garbage")
+    named.update(dict.fromkeys(record.state_ledgers[:-1], "old-state"))
+    named.update(dict.fromkeys(record.state_ledgers[-1:], "state"))
+    named.update((row.id, "data") for row in record.ledgers)
+    if record.compacted is not None:
+        named[record.compacted.ledger] = "compacted"
+    if record.compacting is not None:
+        named[record.compacting] = "compacting"
+    return named
 
 
 def tombstone_of(record: TopicRecord, properties: Mapping[str, str]) -> TopicRecord:

@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.model.errors import BadRequest
 from anabranch.rest.http_message import Request
-from anabranch.rest.routes.metadata_migration import _fields
+from anabranch.rest.routes.stores.metadata_migration import _fields
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"{", b"[]", b'"x"', b"\xff", b"1"])

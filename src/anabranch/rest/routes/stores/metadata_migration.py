@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.admin.metadata_migration import MetadataMigrationAdmin
+from anabranch.broker.admin.stores.metadata_migration import MetadataMigrationAdmin
 from anabranch.model.errors import BadRequest
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
