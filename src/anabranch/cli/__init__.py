@@ -8,6 +8,7 @@ contain behaviour that a program could need; such code belongs to `client`, `adm
 | `main` | the command `anabranch` and its subcommands |
 | `admin` | `anabranch admin …` |
 | `metadata` | `anabranch metadata …` |
+| `storage` | `anabranch storage …` |
 | `serve` | `anabranch standalone` and `anabranch broker` |
 | `traffic` | `anabranch produce`, `consume` and `bench` |
 | `spark` | `anabranch spark …` |

@@ -28,6 +28,7 @@ COMMANDS = {
         "Administer a broker: tenants, namespaces, topics, subscriptions, …",
     ),
     "watch": ("anabranch.cli.watch", "watch", "Watch the segments of a scalable topic."),
+    "storage": ("anabranch.cli.storage.commands", "storage", "Move what brokers have stored, while none runs."),
     "doctor": ("anabranch.cli.diagnose.doctor", "doctor", "Say what needs attention, and what to do about it."),
     "top": ("anabranch.cli.diagnose.top", "top", "Show the busiest topics, again and again."),
     "wait": ("anabranch.cli.diagnose.wait", "wait", "Return when a scalable topic is in a state."),

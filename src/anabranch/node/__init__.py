@@ -11,6 +11,7 @@ This is the only package that names concrete classes of every layer. It decides 
 | `restart` | restart of a broker process that was replaced |
 | `settings` | all settings of a node |
 | `standalone` | runs one node until a signal |
+| `storage_copy` | function behind `anabranch storage copy` |
 | `supervisor` | runs several broker processes on one machine |
 | `token_commands` | functions behind `anabranch token` |
 | `wiring` | the parts of `node`: stores, ports, cluster, segments, security |

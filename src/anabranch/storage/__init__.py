@@ -11,6 +11,7 @@ that it needs of others: `record_store` for metadata, and the disk and clock of 
 | `write_pipeline` | its writes: group commit, write-behind, checkpoints, full device |
 | `tail_cache` | bounds the memory of recent entries |
 | `volume` | layout of the data directory, and the lock of each broker |
+| `ledger_copy` | copies ledgers from one store to another, and compares them |
 | `record_store` | port to the metadata store, for topic records and ledger ids |
 | `settings` | settings of the embedded store and their bounds |
 | `ledger/` | ledger files: format, index, reading; chain of a topic's ledgers |

@@ -259,7 +259,7 @@ async def test_entry_that_is_damaged_or_missing_on_all_replicas_is_reported_as_d
         ledger = await store.allocate()
         await store.delete(ledger)
         metadata = LedgerMetadata(Quorums(), (Segment(0, members),)).closed(0, 40)
-        assert await store.nodes.create_closed(ledger, metadata)
+        assert await store.nodes.create_at(ledger, metadata) is not None
         connection = await store.bookies.connect(members[0])
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

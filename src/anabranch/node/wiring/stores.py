@@ -146,7 +146,7 @@ async def _open_ledgers(
             parse_storage_url(settings.storage.url),
             clock,
             SystemChance(),
-            _publish_time,
+            stored_publish_time,
             cache_bytes=settings.storage.cache_bytes,
             generation=await next_incarnation(records, settings.storage.broker_id),
             owner=await ledger_owner(records),
@@ -159,7 +159,7 @@ async def _open_ledgers(
             RealDisk(),
             blocking,
             clock,
-            _publish_time,
+            stored_publish_time,
             busy_seconds=BUSY_SECONDS if settings.cluster.enabled else 0.0,
         )
     )
@@ -227,7 +227,7 @@ async def _open_metadata(
     return store, migration
 
 
-def _publish_time(payload: Payload) -> int:
+def stored_publish_time(payload: Payload) -> int:
     """0 for an entry that is no message: ledgers also hold the state of topics."""
     try:
         return publish_time_of(payload)

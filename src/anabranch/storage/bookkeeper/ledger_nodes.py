@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from anabranch.zookeeper.errors import Code, OutcomeUncertain, ServerError, ZooK
 
 _LAYOUT = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
 _ID_PREFIX = "ID-"
+IDS_AT_ONCE = 64
 
 
 class StoredLedger(NamedTuple):
@@ -71,16 +73,22 @@ class LedgerNodes:
                     raise
                 return ledger, found.version
 
-    async def create_closed(self, ledger: int, metadata: LedgerMetadata) -> bool:
-        """Reserve the id of a ledger that was never created, so that no process can. False if it exists by now."""
+    async def create_at(self, ledger: int, metadata: LedgerMetadata) -> int | None:
+        """Create a ledger with a given id: a copy, or a closed one that reserves the id. Its version; None if it exists
+        already, also if the answer to this creation was lost."""
         with _translated():
             try:
-                await self._create(self._path(ledger), metadata)
+                return await self._create(self._path(ledger), metadata)
             except ServerError as error:
                 if error.number != Code.NODE_EXISTS:
                     raise
-                return False
-        return True
+                return None
+
+    async def raise_ids(self, above: int) -> None:
+        """New ledgers get ids above this one from now on."""
+        with _translated():
+            while max(await asyncio.gather(*(self._new_id() for _ in range(IDS_AT_ONCE)))) < above:
+                pass
 
     async def load(self, ledger: int) -> StoredLedger | None:
         with _translated():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -21,7 +22,7 @@ from anabranch.storage.bookkeeper.bookies import Bookies
 from anabranch.storage.bookkeeper.delivery import Delivery
 from anabranch.storage.bookkeeper.entry_head import ENTRY_HEAD_BYTES
 from anabranch.storage.bookkeeper.errors import BookieUnreachable, LedgerNodesUnavailable, NotEnoughBookies
-from anabranch.storage.bookkeeper.ledger_metadata import NO_ENTRY, LedgerMetadata, Quorums, Segment
+from anabranch.storage.bookkeeper.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState, Quorums, Segment
 from anabranch.storage.bookkeeper.ledger_nodes import LedgerNodes, new_token
 from anabranch.storage.bookkeeper.ledger_reads import LedgerReads
 from anabranch.storage.bookkeeper.ledger_recovery import LedgerRecovery
@@ -158,6 +159,29 @@ class BookKeeperLedgerStore:
             )
         self._created[ledger] = (metadata, version)
         return ledger
+
+    async def reserve(self, ledger_id: int) -> bool:
+        """Of `CopyTarget`. An open one was left by a copy that was interrupted: it is written again from entry 0."""
+        ensemble = self.directory.ensemble(self._url.quorums.ensemble, self._url.ensemble_min)
+        quorums = Quorums(len(ensemble), len(ensemble), self._url.quorums.ack)
+        metadata = LedgerMetadata(
+            quorums, (Segment(0, ensemble),), password=self._url.password, owner=self.owner, creator_token=new_token()
+        )
+        version = await self.nodes.create_at(ledger_id, metadata)
+        if version is None:
+            found = await self.nodes.load(ledger_id)
+            if found is None or found.metadata.owner != self.owner or not self.owner:
+                raise StorageError(
+                    f"BookKeeper has a ledger {ledger_id} of another cluster or program: use a root of its own"
+                )
+            if found.metadata.is_closed:
+                return False
+            if found.metadata.state is not LedgerState.OPEN:
+                raise StorageError(f"ledger {ledger_id} in BookKeeper is being recovered by another program")
+            metadata = replace(found.metadata, segments=(Segment(0, ensemble),), quorums=quorums)
+            version = await self.nodes.save(ledger_id, metadata, found.version)
+        self._created[ledger_id] = (metadata, version)
+        return True
 
     def create(self, ledger_id: int) -> LedgerWriter:
         self.check_writable()
@@ -412,4 +436,4 @@ class BookKeeperLedgerStore:
                 f"ledger {ledger_id} does not exist, and too few bookies are there to reserve its id"
             )
         metadata = LedgerMetadata(quorums, (Segment(0, tuple(members)),), password=self._url.password, owner=self.owner)
-        await self.nodes.create_closed(ledger_id, metadata.closed(NO_ENTRY, 0))
+        await self.nodes.create_at(ledger_id, metadata.closed(NO_ENTRY, 0))
