@@ -13,7 +13,10 @@ from anabranch.protocol import replies
 
 class CloseNotifications:
     def __init__(self, new_owner: Address | None) -> None:
-        """`new_owner` None: the frames name no broker, and clients do a lookup."""
+        """`new_owner` None: the frames name no broker, and clients do a lookup. So they do if the broker has advertised
+        listeners, because it is not known here by which of them a client came."""
+        if new_owner is not None and new_owner.listeners:
+            new_owner = None
         self._url = None if new_owner is None else new_owner.service_url
         self._url_tls = None if new_owner is None else new_owner.service_url_tls
         self._frames: list[tuple[ClientConnection, bytes]] = []

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
-from anabranch.model.errors import NotReady
+from anabranch.model.errors import NotAllowed, NotReady
 from anabranch.model.names import TopicName
+
+
+class UnknownListener(NotAllowed):
+    """The client asks for addresses of an advertised listener that the broker does not have."""
+
+    code = "unknown-listener"
+
+
+class Listener(NamedTuple):
+    """A name under which a broker gives other addresses to clients, for example outside its network."""
+
+    name: str
+    service_url: str | None
+    service_url_tls: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +31,18 @@ class Address:
     http_url: str
     service_url_tls: str | None = None
     http_url_tls: str | None = None
+    listeners: tuple[Listener, ...] = ()
+
+    def of_listener(self, name: str | None) -> Address:
+        """As this listener advertises it; without a name as it is. Raises UnknownListener."""
+        if not name:
+            return self
+        found = next((one for one in self.listeners if one.name == name), None)
+        if found is None:
+            names = ", ".join(one.name for one in self.listeners) or "none"
+            raise UnknownListener(f"broker {self.broker_id} has no advertised listener {name!r}, it has: {names}")
+        url, url_tls = found.service_url, found.service_url_tls
+        return replace(self, service_url=url or url_tls or "", service_url_tls=url_tls)
 
     @property
     def broker_id(self) -> str:

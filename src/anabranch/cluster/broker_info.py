@@ -28,6 +28,7 @@ class BrokerInfo:
     started_ms: int
     service_url_tls: str | None = None
     http_url_tls: str | None = None
+    listeners: tuple[tuple[str, str | None, str | None], ...] = ()  # advertised: name, address, address with TLS
     is_draining: bool = False
     load: float = 0.0  # bytes per second, in and out
     load_serial: int = -1  # of the table at the time of the measurement; -1: never measured
@@ -55,6 +56,10 @@ def decode_broker_info(data: bytes) -> BrokerInfo:
     try:
         record = json.loads(data)
         info = BrokerInfo(**{name: record[name] for name in BrokerInfo.__dataclass_fields__ if name in record})
-        return replace(info, load_slots=tuple((int(slot), float(load)) for slot, load in info.load_slots))
+        return replace(
+            info,
+            load_slots=tuple((int(slot), float(load)) for slot, load in info.load_slots),
+            listeners=tuple((str(name), url, url_tls) for name, url, url_tls in info.listeners),
+        )
     except (ValueError, TypeError, KeyError) as error:
         raise BadBrokerInfo(f"broker registration cannot be decoded: {error}") from error

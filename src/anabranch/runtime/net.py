@@ -304,7 +304,9 @@ async def bound_socket(
         sock.bind(address)
         sock.listen(1024)
         sock.setblocking(False)
-    except OSError:
+    except OSError as error:
         sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(errno.EADDRINUSE, f"{host}:{port} is in use") from error
         raise
     return sock

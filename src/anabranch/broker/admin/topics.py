@@ -61,6 +61,7 @@ class TopicAdmin:
         address = services.placement.owner_address(name)
         if address is None:
             raise ServedElsewhere(name, None)
+        address = address.of_listener(listener)
         found = {"brokerUrl": address.service_url, "nativeUrl": address.service_url, "httpUrl": address.http_url}
         if address.service_url_tls is not None:
             found["brokerUrlTls"] = address.service_url_tls

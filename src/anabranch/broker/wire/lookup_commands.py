@@ -47,11 +47,14 @@ class LookupCommands(CommandSet):
             return
         await self._services.placement.wait_placed(name)
         address = self._services.placement.owner_address(name)
-        if address is None:
-            missing = ServedElsewhere(name, None)
-            frame = replies.lookup_failed(body.request_id, server_error(missing), missing.reason)
+        try:
+            if address is None:
+                raise ServedElsewhere(name, None)
+            found = address.of_listener(body.advertised_listener_name)
+        except Error as error:
+            frame = replies.lookup_failed(body.request_id, server_error(error), error.reason)
         else:
-            frame = replies.lookup_connect(body.request_id, address.service_url, url_tls=address.service_url_tls)
+            frame = replies.lookup_connect(body.request_id, found.service_url, url_tls=found.service_url_tls)
         self._connection.send(frame)
 
     async def _check_regular(self, name: TopicName) -> None:

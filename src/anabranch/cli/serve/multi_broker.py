@@ -46,6 +46,10 @@ def serve_many(
         raise click.UsageError("several brokers share one port: give --port and --http-port numbers, not 0")
     if settings.tls.is_on and not (settings.tls.port and settings.tls.http_port):
         raise click.UsageError("several brokers share one port: give --tls-port and --tls-http-port numbers, not 0")
+    if settings.network.advertised_listeners:
+        raise click.UsageError(
+            "network.advertised_listeners are the addresses of one broker: start each with `anabranch broker`"
+        )
     clock = SystemClock()
     commands = [
         broker_command(arguments(settings, number, config, assignments, flags)) for number in range(1, brokers + 1)

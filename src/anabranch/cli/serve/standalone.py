@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 from collections.abc import Mapping
@@ -188,10 +187,4 @@ def serve(settings: NodeSettings, began: float) -> int:
             flush=True,
         )
 
-    try:
-        return run_standalone(settings, print_banner, is_supervised=supervised)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        # The HTTP port names itself in its own error, so this is the other one.
-        raise OSError(errno.EADDRINUSE, f"{settings.network.host}:{settings.network.port} is in use") from error
+    return run_standalone(settings, print_banner, is_supervised=supervised)

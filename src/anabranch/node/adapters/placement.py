@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from anabranch.broker.placement import Address, ServedElsewhere
+from anabranch.broker.placement import Address, Listener, ServedElsewhere
 from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.cluster.broker_info import BrokerInfo
 from anabranch.cluster.cluster import Cluster
@@ -23,7 +23,8 @@ FENCE_SECONDS = 0.25
 
 
 def address_of(info: BrokerInfo) -> Address:
-    return Address(info.service_url, info.http_url, info.service_url_tls, info.http_url_tls)
+    listeners = tuple(Listener(*one) for one in info.listeners)
+    return Address(info.service_url, info.http_url, info.service_url_tls, info.http_url_tls, listeners)
 
 
 class FencedStorage(Protocol):

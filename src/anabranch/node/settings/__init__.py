@@ -2,6 +2,7 @@
 
 | module | what it is |
 |---|---|
+| `advertised_listeners` | addresses of a broker by listener name |
 | `cluster` | membership in a cluster |
 | `node` | the whole tree, network, metadata and log groups |
 | `scalable_topics` | controllers and retention of scalable topics |

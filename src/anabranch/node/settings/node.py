@@ -9,6 +9,7 @@ from pathlib import Path
 
 from anabranch.broker.schemas.settings import SchemaSettings
 from anabranch.broker.settings import BrokerSettings
+from anabranch.node.settings.advertised_listeners import complaint_about
 from anabranch.node.settings.cluster import ClusterSettings
 from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from anabranch.node.settings.security import SecuritySettings, TlsSettings
@@ -23,6 +24,17 @@ class NetworkSettings:
     host: str = field(default="127.0.0.1", metadata={"help": "address the binary port listens on"})
     port: int = field(default=6650, metadata={"help": "binary port; 0 = any free one"})
     advertised_host: str = field(default="", metadata={"help": "host in addresses that clients get; empty = host"})
+    advertised_listeners: str = field(
+        default="",
+        metadata={
+            "help": "addresses by listener name, for clients that ask for one: "
+            "internal:pulsar://HOST:PORT,external:pulsar://HOST:PORT (Pulsar: advertisedListeners)"
+        },
+    )
+    internal_listener: str = field(
+        default="",
+        metadata={"help": "listener of clients that name none; empty = the first (Pulsar: internalListenerName)"},
+    )
     insecure: bool = field(default=False, metadata={"help": "allow listening beyond loopback without authentication"})
 
     def __post_init__(self) -> None:
@@ -77,6 +89,12 @@ class NodeSettings:
     scalable_topics: ScalableTopicSettings = field(default_factory=ScalableTopicSettings)
 
     def __post_init__(self) -> None:
+        listeners = complaint_about(
+            self.network.advertised_listeners,
+            self.network.internal_listener,
+            is_tls_on=self.tls.is_on,
+            is_tls_only=self.tls.only,
+        )
         text = "only loopback is allowed without authentication (see security.methods, or set {} to listen elsewhere)"
         exposed = not self.security.methods
         require_all(
@@ -95,6 +113,7 @@ class NodeSettings:
                 "metadata.url",
                 "brokers that share no directory need a metadata store that they share, for example zk://HOST:PORT/PATH",
             ),
+            (not listeners, "network.advertised_listeners", listeners),
             (
                 "tls" not in self.security.methods or self.tls.ca_file is not None,
                 "security.methods",

@@ -111,6 +111,7 @@ class ClusterWiring:
             started_ms=self._clock.now_ms(),
             service_url_tls=address.service_url_tls,
             http_url_tls=address.http_url_tls,
+            listeners=tuple((name, url, url_tls) for name, url, url_tls in address.listeners),
         )
         return Cluster(
             self._stores.metadata,

@@ -6,9 +6,11 @@ The binary ports accept no connection before `start`.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from anabranch.broker.placement import Address
 from anabranch.broker.wire.server import BrokerServer
+from anabranch.node.settings.advertised_listeners import parse_listeners
 from anabranch.node.settings.node import NodeSettings
 from anabranch.rest.server import HttpServer
 from anabranch.runtime.net import Listener, SocketNetwork
@@ -25,6 +27,17 @@ class Listeners:
 
     async def open(self, server: BrokerServer, http: HttpServer) -> Address:
         """The address that clients and other brokers use for this one."""
+        return self._advertised(await self._open(server, http))
+
+    def _advertised(self, bound: Address) -> Address:
+        """With the addresses of `network.advertised_listeners`; the internal one is for clients that name none."""
+        network = self._settings.network
+        listeners = parse_listeners(network.advertised_listeners)
+        if not listeners:
+            return bound
+        return replace(bound, listeners=listeners).of_listener(network.internal_listener or listeners[0].name)
+
+    async def _open(self, server: BrokerServer, http: HttpServer) -> Address:
         self._stack.callback(server.stop_accepting)
         self._stack.push_async_callback(http.stop)
         if self._tls is None:
