@@ -99,6 +99,8 @@ soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of fram
 	ANABRANCH_FAULT_ROUNDS=$(FAULT_ROUNDS) $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup tests/integration/metadata/test_faults*.py tests/e2e/broker/test_metadata_backends.py
 	$(PY) -m pytest -q -n $(WORKERS) --dist load -m "soak or not soak" tests/integration/metadata/test_migration.py tests/integration/metadata/test_migration_server_faults.py
 	$(PY) -m pytest -q -m "soak or not soak" tests/e2e/cluster/test_metadata_migration_faults.py tests/e2e/cluster/test_metadata_migration_chain.py tests/e2e/cluster/test_secured_metadata_migration.py
+	$(PY) -m tests.soak.suites_on_bookkeeper
+	$(PY) -m pytest -q -m "soak or not soak" tests/e2e/bookkeeper/test_hosts.py
 
 conformance: $(STAMP)  ## tests of clients of Apache Pulsar that are too long for `make test`: policies on three brokers, Rust (built, for minutes), Spark
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile -m soak tests/e2e/stock tests/e2e/cluster/test_permissions.py tests/e2e/cluster/test_stock_clients.py tests/interop/test_rust.py

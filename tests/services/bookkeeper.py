@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -17,7 +17,8 @@ from anabranch.zookeeper.address import parse_servers
 from anabranch.zookeeper.connection import Connection
 from tests.services import cache, jvm, zookeeper
 from tests.services.process import Cluster, Node
-from tests.support.processes.broker_process import HOST, free_port
+from tests.support.processes.broker_process import free_port
+from tests.support.processes.hosts import LOOPBACK, Host
 
 ORIGIN = "Maven"
 ROOT = "/ledgers"
@@ -27,8 +28,6 @@ _SERVER = "org.apache.bookkeeper.server.Main"
 _LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 _READ = struct.Struct(">IIqq")
 _SETTINGS = {
-    "advertisedAddress": HOST,
-    "listeningInterface": "lo",
     "allowLoopback": "true",
     "zkTimeout": "10000",
     "autoRecoveryDaemonEnabled": "false",
@@ -75,10 +74,12 @@ def version() -> str:
 class BookKeeper(Cluster):
     """`nodes` is the ZooKeeper server, `bookies` are the bookies. `with` starts and stops all of them."""
 
-    def __init__(self, store: Cluster, folder: Path, size: int, settings: Mapping[str, str]) -> None:
+    def __init__(self, store: Cluster, folder: Path, hosts: Sequence[Host], settings: Mapping[str, str]) -> None:
         super().__init__("bookkeeper", store.nodes, leads=lambda node: True)
         self._folder, self._jars, self._settings = folder, obtain(), dict(settings)
-        self.bookies = [self._bookie(number) for number in range(1, size + 1)]
+        self.bookies: list[Node] = []
+        for host in hosts:
+            self.add_bookie(host)
 
     @property
     def url(self) -> str:
@@ -107,35 +108,37 @@ class BookKeeper(Cluster):
             bookie.kill9()
         super().kill9()
 
-    def add_bookie(self) -> Node:
+    def add_bookie(self, host: Host = LOOPBACK) -> Node:
         """One more, not started yet."""
-        self.bookies.append(self._bookie(len(self.bookies) + 1))
+        self.bookies.append(self._bookie(len(self.bookies) + 1, host))
         return self.bookies[-1]
 
     def restart(self, bookie: Node, *, is_read_only: bool = False) -> None:
         """Restart it with its data, in read-only mode or in normal mode."""
         bookie.stop()
-        self._configure(bookie.folder, bookie.port, {"forceReadOnlyBookie": str(is_read_only).lower()})
+        self._configure(bookie.folder, bookie.port, bookie.host, {"forceReadOnlyBookie": str(is_read_only).lower()})
         bookie.start()
 
     def is_registered(self, bookie: Node) -> bool:
         """It has its node in ZooKeeper, writable or read-only."""
-        told = zookeeper.ask(self.nodes[0].port, "dump")
+        told = zookeeper.ask(self.nodes[0].port, "dump", self.nodes[0].host)
         return any(f"{ROOT}/{place}/{bookie.address}\n" in told for place in ("available", "available/readonly"))
 
-    def _bookie(self, number: int) -> Node:
+    def _bookie(self, number: int, host: Host) -> Node:
         port, folder = free_port(), self._folder / f"bookie{number}"
         folder.mkdir(parents=True, exist_ok=True)
-        self._configure(folder, port, {})
+        self._configure(folder, port, host, {})
         (folder / "log4j2.xml").write_text(_LOG4J)
         command: list[str | Path] = ["java", *_JVM, f"-Dlog4j2.configurationFile={folder / 'log4j2.xml'}"]
         command += ["-cp", f"{self._jars}/*", _SERVER, "--conf", folder / "bookie.conf"]
-        node = Node(f"bookie{number}", folder, command, port=port, probe=lambda: self._serves(node))
+        node = Node(f"bookie{number}", folder, command, port=port, probe=lambda: self._serves(node), host=host)
         return node
 
-    def _configure(self, folder: Path, port: int, more: Mapping[str, str]) -> None:
+    def _configure(self, folder: Path, port: int, host: Host, more: Mapping[str, str]) -> None:
         settings = {
             **_SETTINGS,
+            "advertisedAddress": host.address,
+            "listeningInterface": host.interface,
             "bookiePort": str(port),
             "journalDirectories": str(folder / "journal"),
             "ledgerDirectories": str(folder / "ledgers"),
@@ -147,7 +150,7 @@ class BookKeeper(Cluster):
 
     def _serves(self, bookie: Node) -> bool:
         """An open port is not enough: connections made before the bookie runs are closed."""
-        with socket.create_connection((HOST, bookie.port), timeout=2) as connection:
+        with socket.create_connection((bookie.host.address, bookie.port), timeout=2) as connection:
             connection.settimeout(2)
             connection.sendall(_READ.pack(20, 2 << 24 | 2 << 16, 2**40, 0))
             return len(connection.recv(28)) > 0 and self.is_registered(bookie)
@@ -155,7 +158,12 @@ class BookKeeper(Cluster):
 
 def cluster(folder: Path, size: int = 3, settings: Mapping[str, str] | None = None) -> BookKeeper:
     """`size` bookies on a ZooKeeper of their own; not started yet. `settings` are added to those of the bookies."""
-    return BookKeeper(zookeeper.cluster(folder / "zk"), folder, size, settings or {})
+    return BookKeeper(zookeeper.cluster(folder / "zk"), folder, [LOOPBACK] * size, settings or {})
+
+
+def cluster_on(folder: Path, store: Host, hosts: Sequence[Host]) -> BookKeeper:
+    """ZooKeeper on one host, and a bookie on each of the others; not started yet."""
+    return BookKeeper(zookeeper.cluster(folder / "zk", host=store), folder, hosts, {})
 
 
 async def _format(hosts: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.processes.broker_process import HOST
+from tests.support.processes.hosts import LOOPBACK, Host
 
 _POLL_S = 0.02
 
@@ -36,13 +36,15 @@ class Node:
         port: int,
         probe: Callable[[], bool],
         environment: Mapping[str, str] | None = None,
+        host: Host = LOOPBACK,
     ) -> None:
+        self.host = host
         self.name = name
         self.folder = folder
         self.port = port
         self.log_path = folder / f"{name}.log"
         self.ready_in_s = 0.0  # how long the last start took
-        self._command = [str(part) for part in command]
+        self._command = [*host.prefix, *(str(part) for part in command)]
         self._probe = probe
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -50,7 +52,7 @@ class Node:
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.port}"
+        return f"{self.host.address}:{self.port}"
 
     @property
     def is_alive(self) -> bool:

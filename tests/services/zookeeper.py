@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.services import cache
 from tests.services.process import Cluster, Node
 from tests.support.processes.broker_process import HOST, free_port
+from tests.support.processes.hosts import LOOPBACK, Host
 
 ORIGIN = "Maven"
 _POM = cache.BUILDS / "zookeeper" / "pom.xml"
@@ -24,7 +25,6 @@ _SETTINGS = {
     "maxClientCnxns": "0",
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "*",
-    "clientPortAddress": HOST,
 }
 HEAP = "512m"
 _JVM = (
@@ -56,20 +56,27 @@ def version() -> str:
     return jar.stem.removeprefix("zookeeper-")
 
 
-def cluster(folder: Path, size: int = 1, settings: Mapping[str, str] | None = None, *, heap: str = HEAP) -> Cluster:
+def cluster(
+    folder: Path,
+    size: int = 1,
+    settings: Mapping[str, str] | None = None,
+    *,
+    heap: str = HEAP,
+    host: Host = LOOPBACK,
+) -> Cluster:
     """Not started yet. One server is standalone, more are an ensemble. `settings` are added to `zoo.cfg`."""
     jars = obtain()
     members = {
         number: f"{HOST}:{free_port()}:{free_port()}" for number in range(1, size + 1)
     }  # for quorum and election
     others = members if size > 1 else {}
-    nodes = [_node(jars, folder / f"zk{number}", number, others, settings or {}, heap) for number in members]
-    return Cluster("zk", nodes, leads=lambda node: _mode(node.port) in ("leader", "standalone"))
+    nodes = [_node(jars, folder / f"zk{number}", number, others, settings or {}, heap, host) for number in members]
+    return Cluster("zk", nodes, leads=lambda node: _mode(node.port, host) in ("leader", "standalone"))
 
 
-def ask(port: int, word: str) -> str:
+def ask(port: int, word: str, host: Host = LOOPBACK) -> str:
     """The answer to a four-letter word; OSError if there is none."""
-    with socket.create_connection((HOST, port), timeout=1) as connection:
+    with socket.create_connection((host.address, port), timeout=1) as connection:
         connection.sendall(word.encode())
         answer = b""
         while chunk := connection.recv(65536):
@@ -77,24 +84,26 @@ def ask(port: int, word: str) -> str:
     return answer.decode()
 
 
-def _mode(port: int) -> str | None:
+def _mode(port: int, host: Host) -> str | None:
     """`ruok` answers before requests are served; the mode is reported only afterwards."""
-    found = re.search(r"^Mode: (\w+)", ask(port, "srvr"), re.MULTILINE)
+    found = re.search(r"^Mode: (\w+)", ask(port, "srvr", host), re.MULTILINE)
     return found[1] if found else None
 
 
-def _node(jars: Path, folder: Path, number: int, members: dict[int, str], more: Mapping[str, str], heap: str) -> Node:
+def _node(
+    jars: Path, folder: Path, number: int, members: dict[int, str], more: Mapping[str, str], heap: str, host: Host
+) -> Node:
     port = free_port()
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
-    settings = {**_SETTINGS, "dataDir": str(data), "clientPort": str(port), **more}
+    settings = {**_SETTINGS, "dataDir": str(data), "clientPort": str(port), "clientPortAddress": host.address, **more}
     settings |= {f"server.{member}": address for member, address in members.items()}
     (data / "myid").write_text(f"{number}\n")
     (folder / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     (folder / "logback.xml").write_text(_LOGBACK)
     logback = f"-Dlogback.configurationFile={folder / 'logback.xml'}"
     command: list[str | Path] = ["java", f"-Xmx{heap}", *_JVM, logback, "-cp", f"{jars}/*", _MAIN, folder / "zoo.cfg"]
-    return Node(f"zk{number}", folder, command, port=port, probe=lambda: _mode(port) is not None)
+    return Node(f"zk{number}", folder, command, port=port, probe=lambda: _mode(port, host) is not None, host=host)
 
 
 def _copy_jars(into: Path) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.processes.hosts import LOOPBACK, Host
 from tests.support.processes.sigstop import is_stopped, stop_outside
 
 HOST = "127.0.0.1"
@@ -60,8 +61,10 @@ class BrokerProcess:
         environment: Mapping[str, str] | None = None,
         name: str | None = None,
         program: str = "anabranch",
+        host: Host = LOOPBACK,
     ) -> None:
         """`name` distinguishes brokers on one data directory. `program` is a module that takes the same arguments."""
+        self.host = host
         self.data = data
         self.port = free_port()
         self.http_port = free_port()
@@ -76,11 +79,11 @@ class BrokerProcess:
 
     @property
     def service_url(self) -> str:
-        return f"pulsar://{HOST}:{self.port}"
+        return f"pulsar://{self.host.address}:{self.port}"
 
     @property
     def http_url(self) -> str:
-        return f"http://{HOST}:{self.http_port}"
+        return f"http://{self.host.address}:{self.http_port}"
 
     @property
     def pid(self) -> int:
@@ -124,7 +127,8 @@ class BrokerProcess:
         assert self._process is None, "already started"
         self._began = time.monotonic()
         self._lives_before = self.lives
-        command = [sys.executable, "-m", self._program, "standalone", "--data", str(self.data), "--host", HOST]
+        command = [*self.host.prefix, sys.executable, "-m", self._program, "standalone", "--data", str(self.data)]
+        command += ["--host", self.host.address, *([] if self.host is LOOPBACK else ["--insecure"])]
         command += ["--port", str(self.port), "--http-port", str(self.http_port), *self._arguments]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -233,7 +237,7 @@ class BrokerProcess:
         while True:
             self._wait_more(deadline, f"nothing listens on port {port}")
             try:
-                socket.create_connection((HOST, port), timeout=1.0).close()
+                socket.create_connection((self.host.address, port), timeout=1.0).close()
                 return
             except OSError:
                 continue

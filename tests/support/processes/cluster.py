@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.processes.broker_process import HOST, BrokerFailed, BrokerProcess
+from tests.support.processes.broker_process import BrokerFailed, BrokerProcess
+from tests.support.processes.hosts import LOOPBACK, Host
 
 WAIT_S_MAX = 60.0
 _POLL_S = 0.02
@@ -33,21 +34,26 @@ class ClusterProcesses:
         session_ms: int | None = None,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        hosts: Sequence[Host] = (),
     ) -> None:
-        """`metadata_urls`: for brokers that reach the store by another way than the rest (through a proxy)."""
+        """`hosts`: one for each broker; none: all run on this machine. `metadata_urls`: for brokers that reach the store
+        by another way than the rest (through a proxy)."""
         self.folder = folder
         self.data = folder / "data"
         self.brokers: dict[str, BrokerProcess] = {}
         for number in range(1, size + 1):
             name = f"b{number}"
             options = ["--set", "cluster.enabled=true", "--set", f"storage.broker_id={name}"]
-            url = (metadata_urls or {}).get(name, metadata_url)
-            if url is not None:
-                options += ["--set", f"metadata.url={url}"]
+            url = (metadata_urls or {}).get(name, metadata_url) or f"sqlite:///{self.data.absolute()}/metadata"
+            options += ["--set", f"metadata.url={url}"]
             if session_ms is not None:
                 options += ["--set", f"cluster.session_ms={session_ms}"]
             self.brokers[name] = BrokerProcess(
-                self.data, arguments=[*options, *arguments], name=name, environment=environment
+                self.data,
+                arguments=[*options, *arguments],
+                name=name,
+                environment=environment,
+                host=hosts[number - 1] if hosts else LOOPBACK,
             )
 
     @property
@@ -57,7 +63,7 @@ class ClusterProcesses:
     @property
     def service_url(self) -> str:
         """All of them, as the stock client takes it."""
-        return f"pulsar://{','.join(f'{HOST}:{broker.port}' for broker in self.brokers.values())}"
+        return f"pulsar://{','.join(f'{one.host.address}:{one.port}' for one in self.brokers.values())}"
 
     @property
     def http_url(self) -> str:
