@@ -36,8 +36,8 @@ class ClusterProcesses:
         environment: Mapping[str, str] | None = None,
         hosts: Sequence[Host] = (),
     ) -> None:
-        """`hosts`: one for each broker; none: all run on this machine. `metadata_urls`: for brokers that reach the store
-        by another way than the rest (through a proxy)."""
+        """`hosts`: one for each broker; none: all run on this machine. `metadata_urls`: for brokers that reach the
+        store by another way than the rest (through a proxy)."""
         self.folder = folder
         self.data = folder / "data"
         self.brokers: dict[str, BrokerProcess] = {}
