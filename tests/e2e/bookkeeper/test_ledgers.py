@@ -42,6 +42,7 @@ def admin(broker: BrokerProcess) -> Iterator[BlockingAdmin]:
 
 def publish(broker: BrokerProcess, count: int) -> None:
     client = new_client(broker.service_url)
+    client.subscribe(TOPIC, "keeps all").close()
     producer = client.create_producer(TOPIC)
     for number in range(count):
         producer.send(b"%d" % number)

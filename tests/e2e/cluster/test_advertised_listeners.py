@@ -23,8 +23,9 @@ LOOKUP = "/lookup/v2/topic/persistent/public/default/listeners"
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     port = free_port()
     listeners = f"inside:pulsar://127.0.0.1:{port},outside:pulsar://localhost:{port}"
-    arguments = ["--port", str(port), "--set", f"network.advertised_listeners={listeners}"]
+    arguments = ["--set", f"network.advertised_listeners={listeners}"]
     running = BrokerProcess(tmp_path_factory.mktemp("data"), arguments=arguments)
+    running.port = port
     running.start()
     yield running
     running.close()
