@@ -368,7 +368,7 @@ async def test_connections_per_address(tmp_path: Path) -> None:
             await fourth.hello()
         host, _, port = node.http_url.removeprefix("http://").partition(":")
         _, idle = await asyncio.open_connection(host, int(port))
-        idle.write(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")
+        idle.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert await status(node, "GET", "/metrics") == 503
         idle.close()
 
@@ -471,7 +471,7 @@ class TlsRawClient(RawClient):
 async def https(url: str, context: ssl.SSLContext, path: str) -> int:
     host, _, port = url.removeprefix("https://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     async with asyncio.timeout(10):
         answer = await reader.read()
     writer.close()

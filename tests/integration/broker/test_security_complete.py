@@ -192,7 +192,7 @@ async def http(
 ) -> tuple[int, bytes]:
     host, _, port = node.http_url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    head = f"{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
     head += f"Authorization: {authorization}\r\n" if authorization else ""
     writer.write(head.encode() + b"\r\n" + body)
     async with asyncio.timeout(10):

@@ -136,7 +136,7 @@ def mutated_calls(seed: int, count: int) -> Iterator[Call]:
 def raw_garbage(seed: int, count: int) -> Iterator[bytes]:
     """Bytes that are not, or hardly, HTTP."""
     chance = random.Random(seed)
-    good = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: x\r\n\r\n"
+    good = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n"
     for _ in range(count):
         match chance.randrange(6):
             case 0:
@@ -145,13 +145,13 @@ def raw_garbage(seed: int, count: int) -> Iterator[bytes]:
                 at = chance.randrange(len(good))
                 yield good[:at] + chance.randbytes(3) + good[at:]
             case 2:
-                yield b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!"
+                yield b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!"
             case 3:
-                yield b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n"
+                yield b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n"
             case 4:
                 yield b"GET / HTTP/1.1\r\n" + b"X-Long: " + b"a" * 40_000 + b"\r\n\r\n"
             case _:
-                yield b"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n"
+                yield b"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n"
 
 
 def _path(chance: random.Random, pattern: str) -> str:
