@@ -41,6 +41,7 @@ class FakeProducer:
         self.number = number
         self.closed = number == 2
         self.is_ready = True
+        self.chunks_in = 0
 
 
 def published(data: bytes, cuts: Sequence[int], *, native: bool, blocks: bool) -> list[Any]:
