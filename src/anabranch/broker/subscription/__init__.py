@@ -11,6 +11,7 @@ producers, or which topics are loaded.
 | `dispatcher_single_active` | Exclusive and Failover |
 | `dispatcher_shared` | Shared |
 | `dispatcher_key_shared` | Key_Shared |
+| `dispatcher_bucket` | Key_Shared by entry buckets: stream consumers that share a segment |
 | `consumer_selectors` | round robin, hash ring, sticky ranges, failover choice |
 | `divided_entry` | an entry whose messages are not all at one consumer, because some were nacked |
 | `redelivery_counts` | how often each message was returned |

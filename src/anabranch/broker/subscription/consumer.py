@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from anabranch.broker.client_connection import ClientConnection
 from anabranch.model.position import Position
+from anabranch.model.routing import RingHash
 from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol import commands
 from anabranch.protocol.messages import MessageRuns
@@ -22,11 +23,21 @@ RUN_BYTES = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class BucketClaim:
+    """The entry buckets that a consumer reads under an assignment."""
+
+    generation: int
+    buckets: frozenset[int]
+    ring_hash: RingHash = RingHash.LOW16  # of the topic
+
+
+@dataclass(frozen=True, slots=True)
 class KeySharedPolicy:
-    """`ranges` is empty for auto-split."""
+    """`ranges` is empty for auto-split, and has all buckets of the segment if there is a claim."""
 
     ranges: tuple[tuple[int, int], ...] = ()
     allow_out_of_order: bool = False
+    claim: BucketClaim | None = None
 
     @property
     def is_sticky(self) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from anabranch.broker.subscription.chunk_affinity import Chunk
+from anabranch.model.entry_buckets import EVERY, EntryBuckets
+from anabranch.model.routing import RingHash
 from anabranch.protocol import entry as entries
 from anabranch.protocol.errors import ProtocolError
-from anabranch.protocol.keyhash import key_shared_slot
+from anabranch.protocol.keyhash import key_shared_slot, murmur3_32
 from anabranch.storage.interface import Payload
 from anabranch.storage.topic.topic_log import StoredEntry
 
@@ -55,6 +57,21 @@ def slot_of(entry: StoredEntry) -> int:
     except ProtocolError:
         key = b"NONE_KEY"
     return key_shared_slot(key)
+
+
+def bucket_of(entry: StoredEntry, buckets: EntryBuckets, ring_hash: RingHash) -> int:
+    """Entry bucket of an entry: by its stamp, or by the key of its only message; EVERY if it may have several."""
+    try:
+        of = entries.metadata(entry.payload)
+        if of.HasField("entry_hash_min") and of.HasField("entry_hash_max"):
+            return buckets.of_stamp(of.entry_hash_min, of.entry_hash_max)
+        if of.HasField("num_messages_in_batch") and of.num_messages_in_batch > 1:
+            return EVERY
+        if not of.HasField("ordering_key") and not of.HasField("partition_key"):
+            return buckets.bucket(0)
+        return buckets.bucket(ring_hash.bucket_position(murmur3_32(entries.sticky_key_of(of))))
+    except ProtocolError:
+        return buckets.bucket(0)  # it cannot be read, so it has no key to keep in order
 
 
 def batch_size_of(payload: Payload) -> int:

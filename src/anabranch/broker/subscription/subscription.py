@@ -7,6 +7,7 @@ entries from the log, checks who may acknowledge, and moves the cursor on seek.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.close_notifications import CloseNotifications, notify_consumer_closed
@@ -14,17 +15,19 @@ from anabranch.broker.errors import ConsumerBusy, TopicFenced
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.acknowledgement import Ack, ack_entry, skip_removed, skip_to
 from anabranch.broker.subscription.compacted_cursor import CompactedAcks
-from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed
+from anabranch.broker.subscription.consumer import BucketClaim, Consumer, ConsumerSpec, Departed
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries, DelayTimer
 from anabranch.broker.subscription.dispatch_rate_limiter import DispatchRateLimiter, first_entries
 from anabranch.broker.subscription.dispatcher import Dispatcher, ReadForward, Want
+from anabranch.broker.subscription.dispatcher_bucket import BucketDispatcher
 from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
 from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
-from anabranch.broker.subscription.entry_metadata import chunk_of, deliver_at_of, slot_of
+from anabranch.broker.subscription.entry_metadata import bucket_of, chunk_of, deliver_at_of, slot_of
 from anabranch.broker.subscription.entry_reader import ReadableTopic, SubscriptionReader
 from anabranch.broker.subscription.redelivery_counts import RedeliveryCounts
 from anabranch.broker.token_bucket import Rate, RateLimiter
+from anabranch.model.entry_buckets import EntryBuckets
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.model.subscription_type import SubscriptionType
@@ -206,6 +209,15 @@ class Subscription:
                     now_ms=self._clock.now_ms,
                     redeliveries=self._redeliveries,
                 )
+            case SubscriptionType.KEY_SHARED if (claim := spec.key_shared.claim) is not None:
+                buckets = EntryBuckets.of_ranges(spec.key_shared.ranges)
+                return BucketDispatcher(
+                    self.cursor,
+                    buckets,
+                    bucket_of=partial(bucket_of, buckets=buckets, ring_hash=claim.ring_hash),
+                    unacked_max=self._unacked_max,
+                    lookahead_max=settings.key_shared_lookahead_max,
+                )
             case SubscriptionType.KEY_SHARED:
                 return KeyedDispatcher(
                     self.cursor,
@@ -219,6 +231,12 @@ class Subscription:
                     unacked_max=self._unacked_max,
                     lookahead_max=settings.key_shared_lookahead_max,
                 )
+
+    def claim(self, consumer: Consumer, claim: BucketClaim) -> None:
+        """The buckets of an attached consumer have changed."""
+        if isinstance(self._dispatcher, BucketDispatcher) and consumer in self._dispatcher.consumers:
+            self._dispatcher.claim(consumer, claim.buckets, claim.generation)
+            self.pump()
 
     def detach(self, consumer: Consumer) -> None:
         consumer.closed = True
