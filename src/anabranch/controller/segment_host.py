@@ -219,13 +219,14 @@ class ClearBacklog:
 @dataclass(frozen=True, slots=True)
 class CloseReader:
     """Ends assignments below `generation`: consumers admitted under one are closed, and none is admitted any more
-    (`broker/segment/reader_fence.py`). Durable before it is answered, by Done. Also Done if nothing is there.
+    (`broker/segment/reader_fence.py`). Of consumers that share the segment by entry buckets, only those of `consumer`
+    are closed. Durable before it is answered, by Done. Also Done if nothing is there.
     """
 
     operation: str
     segment: SegmentRef
     subscription: str
-    consumer: str  # the member concerned, for logs
+    consumer: str  # the member concerned; empty: all
     generation: int
 
 

@@ -222,7 +222,7 @@ class ScalableTopicService:
         self.settings.limits(policy).check_active(segments)
         now_ms = self._clock.now_ms()
         record = TopicRecord(
-            Layout.initial(segments, now_ms=now_ms),
+            Layout.initial(segments, now_ms=now_ms, bucket_budget=self.settings.entry_bucket_budget),
             incarnation=(now_ms << 10) | int(self._chance.random() * 1024),
             properties=dict(properties),
         )

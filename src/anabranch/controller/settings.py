@@ -52,6 +52,12 @@ class ScalableTopicsSettings:
     max_segments: int = _as_pulsar(64, "active segments of one topic", "scalableTopicMaxSegments")
     max_dag_depth: int = _as_pulsar(10, "merges among the ancestors of a segment", "scalableTopicMaxDagDepth")
     auto_create_segments: int = field(default=1, metadata={"help": "segments of a topic that is created on first use"})
+    entry_bucket_budget: int = _as_pulsar(
+        1,
+        "entry buckets of a new topic, shared by its segments; with more than one, stream consumers with "
+        'fan_out="auto" can share a segment',
+        "scalableTopicEntryBucketBudget",
+    )
     max_consumers: int = field(default=10_000, metadata={"help": "consumers of one ordered subscription"})
     sweep_seconds: float = field(default=60.0, metadata={"help": "interval of garbage collection of segments"})
     idle_seconds: float = field(
@@ -148,6 +154,7 @@ class ScalableTopicsSettings:
                 "scalable_topics.auto_create_segments",
                 "between 1 and scalable_topics.max_segments",
             ),
+            (1 <= self.entry_bucket_budget <= 1024, "scalable_topics.entry_bucket_budget", "between 1 and 1024"),
             (self.max_consumers >= 1, "scalable_topics.max_consumers", "at least 1"),
             (self.sweep_seconds > 0, "scalable_topics.sweep_seconds", "greater than 0"),
             (self.idle_seconds > 0, "scalable_topics.idle_seconds", "greater than 0"),

@@ -1,6 +1,6 @@
 """Entry buckets of a segment: ranges of the hash half that does not choose the segment. Values only.
 
-    splits 0x4000, 0x8000, 0xc000  ──▶  buckets 0: 0000–3fff, 1: 4000–7fff, 2: 8000–bfff, 3: c000–ffff
+splits 0x4000, 0x8000, 0xc000  ──▶  buckets 0: 0000–3fff, 1: 4000–7fff, 2: 8000–bfff, 3: c000–ffff
 """
 
 from __future__ import annotations

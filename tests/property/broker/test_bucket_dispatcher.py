@@ -53,9 +53,7 @@ class BucketScene(Scene):
     def spread(self, members: int) -> list[BucketClaim]:
         self.generation += 1
         starts = [index * COUNT // members for index in range(members + 1)]
-        return [
-            BucketClaim(self.generation, frozenset(range(starts[at], starts[at + 1]))) for at in range(members)
-        ]
+        return [BucketClaim(self.generation, frozenset(range(starts[at], starts[at + 1]))) for at in range(members)]
 
     def step(self, action: str, pick: int, count: int) -> None:
         if action == "join":
@@ -105,7 +103,9 @@ class BucketScene(Scene):
         super().finish()
 
 
-def scene_of(count: int, reads: int, *, consumer_max: int = 0, subscription_max: int = 0, ahead: int = 50) -> BucketScene:
+def scene_of(
+    count: int, reads: int, *, consumer_max: int = 0, subscription_max: int = 0, ahead: int = 50
+) -> BucketScene:
     log = ListLog(count)
     dispatcher = BucketDispatcher(
         log.cursor, BUCKETS, bucket_of=bucket_of, unacked_max=subscription_max, lookahead_max=ahead
@@ -114,7 +114,10 @@ def scene_of(count: int, reads: int, *, consumer_max: int = 0, subscription_max:
 
 
 @settings(max_examples=300, deadline=None)
-@given(STEPS, st.integers(0, 30), st.sampled_from([0, 3]), st.sampled_from([0, 1, 5]), st.integers(1, 5), st.sampled_from([3, 1_000]))  # fmt: skip
+@given(
+    STEPS, st.integers(0, 30), st.sampled_from([0, 3]), st.sampled_from([0, 1, 5]), st.integers(1, 5),
+    st.sampled_from([3, 1_000]),
+)  # fmt: skip
 @example([("join", 0, 6), ("begin", 0, 1), ("end", 0, 1), ("join", 0, 6), ("begin", 0, 1)], 20, 0, 0, 5, 1_000)
 def test_every_key_is_delivered_completely_in_order(
     steps: list[tuple[str, int, int]], count: int, consumer_max: int, subscription_max: int, reads: int, ahead: int
@@ -127,7 +130,8 @@ def test_every_key_is_delivered_completely_in_order(
 
 def test_a_slow_consumer_holds_only_its_buckets() -> None:
     scene = scene_of(8, 100)
-    slow, busy = (sharing(n, BucketClaim(1, frozenset(owned)), permits=p) for n, owned, p in ((1, {0, 1}, 0), (2, {2, 3}, 9)))  # fmt: skip
+    slow = sharing(1, BucketClaim(1, frozenset({0, 1})))
+    busy = sharing(2, BucketClaim(1, frozenset({2, 3})), permits=9)
     for consumer in (slow, busy):
         scene.shell.join(consumer)
     scene.shell.pump()

@@ -13,4 +13,5 @@ The package must not know where requests come from, nor which segments follow wh
 | `reader_fence` | which consumers of an ordered subscription are admitted |
 | `segment_logs` | port to the logs and tombstones of segments |
 | `segment_state` | what the owner stores for a segment and its cursors |
+| `unmetered` | traffic of a segment without a meter |
 """

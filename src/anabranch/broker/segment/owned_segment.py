@@ -8,9 +8,8 @@ goes on with the children, or stored in their order if the seal failed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from anabranch.broker.close_notifications import notify_consumer_closed
 from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.sequence_ids import STATE, Sequences
@@ -18,8 +17,10 @@ from anabranch.broker.segment.key_range_check import KeyRangeCheck
 from anabranch.broker.segment.key_sampler import KeySampler
 from anabranch.broker.segment.old_clients import check_follows
 from anabranch.broker.segment.pending_cursors import PendingCursors
+from anabranch.broker.segment.reader_fence import names_of
 from anabranch.broker.segment.segment_state import BLOB, OwnedSegmentState, SealNote, tombstone_properties
-from anabranch.broker.subscription.consumer import ConsumerSpec, SubscribeRequest
+from anabranch.broker.segment.unmetered import LOADED, Unmetered
+from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, SubscribeRequest
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.controller.segment_host import (
@@ -49,17 +50,6 @@ from anabranch.runtime.logs import get_logger
 log = get_logger(__name__)
 
 AGAIN_SECONDS = 0.2
-
-
-class Unmetered(NamedTuple):
-    """Counters of a segment when its load was last measured."""
-
-    totals: tuple[int, int, int, int]  # messages in, bytes in, messages out, bytes out
-    is_idle: bool  # there was no traffic for a whole window; otherwise the time before is unknown
-
-
-LOADED = Unmetered((0, 0, 0, 0), is_idle=False)
-"""Of a segment that was just loaded."""
 
 
 class SegmentListener(Protocol):
@@ -260,48 +250,62 @@ class OwnedSegment:
 
     # -- fencing of readers (`reader_fence`)
 
-    def close_readers(self, subscription: str, generation: int) -> None:
-        """Ends assignments of lower generations; closes consumers that attached under one, or under none."""
+    def close_readers(self, subscription: str, generation: int, member: str = "") -> None:
+        """Ends assignments of lower generations; closes consumers that attached under one or under none, but of those
+        that share the segment only the member's, if one is named: the others get a new share."""
         if subscription in self.topic.subscriptions:
             self.state.of(subscription).fence.raise_to(generation)
-            self._close_fenced(subscription, include_unversioned=True)
+            self._close_fenced(subscription, include_unversioned=True, sharers_of=member or None)
 
     def grant_reader(self, subscription: str, member: str, generation: int) -> None:
         """Gives the segment to a member that sends no generations. Consumers with a lower generation are closed."""
         if subscription in self.topic.subscriptions:
             self.state.of(subscription).fence.raise_to(generation, member)
-            self._close_fenced(subscription, include_unversioned=False)
+            self._close_fenced(subscription, include_unversioned=False, sharers_of="")
 
-    def _close_fenced(self, name: str, *, include_unversioned: bool) -> None:
-        """Closes consumers that would be refused now; `include_unversioned`: also those without a generation."""
-        subscription = self.topic.subscriptions[name]
+    def _close_fenced(self, name: str, *, include_unversioned: bool, sharers_of: str | None) -> None:
+        """Closes consumers that would be refused now: also those without a generation (`include_unversioned`), but of
+        those that share the segment only this member's (`sharers_of`; None: all)."""
+        subscription, segment_id = self.topic.subscriptions[name], self.state.ref.segment_id
         for consumer in tuple(subscription.consumers):
-            if (include_unversioned or consumer.spec.grant is not None) and not self._admits(name, consumer.spec):
-                subscription.detach(consumer)
-                consumer.peer.consumer_closed(consumer.consumer_id)
-                notify_consumer_closed(None, consumer.peer, consumer.consumer_id)
+            spec = consumer.spec
+            if spec.key_shared.claim is None:
+                concerned = include_unversioned or spec.grant is not None
+            else:
+                concerned = sharers_of is None or spec.name in names_of(sharers_of, segment_id)
+            if concerned and not self._admits(name, spec):
+                subscription.close_consumer(consumer)
 
     def _admits(self, name: str, spec: ConsumerSpec) -> bool:
-        state, grant = self.state.cursors.get(name), spec.grant
-        if grant is not None and grant.incarnation != self.state.ref.incarnation:
+        state, grant, ref = self.state.cursors.get(name), spec.grant, self.state.ref
+        if grant is not None and grant.incarnation != ref.incarnation:
             return False
-        generation = None if grant is None else grant.generation
-        return state is None or state.fence.admits(spec.name, self.state.ref.segment_id, generation)
+        return state is None or state.fence.admits(spec.name, ref.segment_id, grant and grant.generation)
 
     def _check_admitted(self, request: SubscribeRequest) -> None:
         """Raises ConsumerFenced; ConsumerBusy for clients without generations, which retry until they get it."""
         if self._admits(request.name, request.spec):
             return
-        text = f"consumer {request.spec.name!r} is not assigned to {self.state.ref}"
-        raise ConsumerBusy(text) if request.spec.grant is None else ConsumerFenced(text)
+        raise (ConsumerBusy if request.spec.grant is None else ConsumerFenced)(self._not_assigned(request.spec.name))
+
+    def _not_assigned(self, consumer: str) -> str:
+        return f"consumer {consumer!r} is not assigned to {self.state.ref}"
 
     def _admit(self, request: SubscribeRequest) -> None:
-        """A consumer with a higher generation closes those that were admitted under lower ones."""
+        """A consumer with a higher generation closes those that were admitted under lower ones. One that shares the
+        segment closes none: the others may have their shares since an earlier generation."""
         self._check_admitted(request)
         grant = request.spec.grant
-        if grant is not None and self.state.of(request.name).fence.raise_to(grant.generation):
+        if grant is None or request.spec.key_shared.claim is not None:
+            return
+        if self.state.of(request.name).fence.raise_to(grant.generation):
             self.save_segment_state()  # durable with the consumer's first ack at the latest
-            self._close_fenced(request.name, include_unversioned=False)
+            self._close_fenced(request.name, include_unversioned=False, sharers_of="")
+
+    def check_claim(self, subscription: str, consumer: Consumer, generation: int) -> None:
+        """An attached consumer has another share of the segment. Raises ConsumerFenced."""
+        if not self.state.of(subscription).fence.admits(consumer.name, self.state.ref.segment_id, generation):
+            raise ConsumerFenced(self._not_assigned(consumer.name))
 
     # -- moves, each once per operation
 

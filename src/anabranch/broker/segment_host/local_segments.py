@@ -282,8 +282,8 @@ class LocalSegments:
                 return await segment.seek_cursor(request)
             case ClearBacklog(operation, _, subscription):
                 await segment.clear_cursor(subscription, operation)
-            case CloseReader(_, _, subscription, _, generation):
-                segment.close_readers(subscription, generation)
+            case CloseReader(_, _, subscription, consumer, generation):
+                segment.close_readers(subscription, generation, consumer)
                 await segment.flush_segment_state()
             case GrantReader(_, _, subscription, consumer, generation):
                 segment.grant_reader(subscription, consumer, generation)

@@ -18,7 +18,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from anabranch.broker.segment.key_sampler import KeySampler
-from anabranch.broker.segment.owned_segment import OwnedSegment, Unmetered, segment_of
+from anabranch.broker.segment.owned_segment import OwnedSegment, segment_of
+from anabranch.broker.segment.unmetered import Unmetered
 from anabranch.broker.segment_load.load_meter import LoadMeter, ReportRules, Totals
 from anabranch.broker.segment_load.load_records import LoadRecords
 from anabranch.broker.topic_registry.rate_sampler import delivery_totals

@@ -5,15 +5,15 @@ stamps each entry with the hashes of its messages. So an entry belongs to one bu
 
     entry ── stamp, or the key of a single message ──▶ bucket ── claims ──▶ consumer
 
-Each consumer *claims* the buckets that its assignment names, under the assignment's generation. The claim of the highest
-generation counts, bucket by bucket. So a bucket moves with the claim of its new owner, and a claim from an assignment
-that is over takes nothing back. A bucket that nobody claims waits: its owner is attaching, or is in its grace period.
-The rules of `KeyedDispatcher` do the rest: the new owner receives entries of the bucket when the former one has
-acknowledged its entries, or is gone; other buckets do not wait; a slow consumer holds only its own buckets.
+Each consumer *claims* the buckets that its assignment names, under the assignment's generation. The claim of the
+highest generation counts, bucket by bucket. So a bucket moves with the claim of its new owner, and a claim from an
+assignment that is over takes nothing back. A bucket that nobody claims waits: its owner is attaching, or is in its
+grace period. The rules of `KeyedDispatcher` do the rest: the new owner receives entries of the bucket when the former
+one has acknowledged its entries, or is gone; other buckets do not wait; a slow consumer holds only its own buckets.
 
-An entry that may have keys of several buckets (a batch without a stamp, or with a wide one) has the slot `EVERY`. It goes
-to the owner of the first bucket after everything before it was acknowledged elsewhere, and everything after it waits in
-the same way. So it keeps the order of each key, at the price of the fan-out around it.
+An entry that may have keys of several buckets (a batch without a stamp, or with a wide one) has the slot `EVERY`. It
+goes to the owner of the first bucket after everything before it was acknowledged elsewhere, and everything after it
+waits in the same way. So it keeps the order of each key, at the price of the fan-out around it.
 """
 
 from __future__ import annotations

@@ -252,6 +252,11 @@ class Subscription:
             self._notify_active(before, None)
         self.pump()
 
+    def close_consumer(self, consumer: Consumer) -> None:
+        self.detach(consumer)
+        consumer.peer.consumer_closed(consumer.consumer_id)
+        notify_consumer_closed(None, consumer.peer, consumer.consumer_id)
+
     def _notify_active(self, before: Consumer | None, joined: Consumer | None) -> None:
         active = self.active_consumer
         for consumer in self.consumers:

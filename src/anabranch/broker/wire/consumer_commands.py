@@ -13,6 +13,7 @@ from anabranch.broker.errors import ClientMistake, ConsumerAssignFailed, Consume
 from anabranch.broker.segment.owned_segment import segment_of
 from anabranch.broker.services import Services
 from anabranch.broker.subscription.consumer import (
+    BucketClaim,
     Consumer,
     ConsumerSpec,
     KeySharedPolicy,
@@ -24,8 +25,10 @@ from anabranch.broker.topic.non_persistent_topic import MemorySubscription, NonP
 from anabranch.broker.topic_registry.factory import AnyTopic
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler, concerns
 from anabranch.broker.wire.schema_commands import wire_schema
+from anabranch.model.entry_buckets import BadBuckets, EntryBuckets
 from anabranch.model.errors import Error, LimitExceeded, NotAllowed, NotReady
 from anabranch.model.names import TopicName, check_subscription_name
+from anabranch.model.routing import RingHash
 from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand, position_of, signed
@@ -81,7 +84,7 @@ class ConsumerCommands(CommandSet):
     def _subscribe(self, body: Any, frame: Frame) -> None:
         consumer_id = body.consumer_id
         if consumer_id in self._attached:
-            self._connection.send(replies.success(body.request_id))
+            self._subscribe_again(body, self._attached[consumer_id])
             return
         if consumer_id in self._opening:
             self._connection.fail(body.request_id, NotReady("this consumer is still being created"))
@@ -93,6 +96,19 @@ class ConsumerCommands(CommandSet):
         if task is not None:
             self._opening[consumer_id] = task
             task.add_done_callback(lambda _: self._opening.pop(consumer_id, None))
+
+    def _subscribe_again(self, body: Any, attached: Attached) -> None:
+        """Names the entry buckets that the consumer reads from now on, if it shares a segment."""
+        consumer, segment = attached.consumer, segment_of(attached.topic)
+        if consumer.spec.key_shared.claim is not None and segment is not None and (claim := _claim(body)) is not None:
+            assert isinstance(attached.subscription, Subscription)
+            try:
+                segment.check_claim(attached.subscription.name, consumer, claim.generation)
+                attached.subscription.claim(consumer, claim)
+            except Error as error:
+                self._connection.fail(body.request_id, error)
+                return
+        self._connection.send(replies.success(body.request_id))
 
     async def _open(self, body: Any) -> None:
         name = TopicName.parse(body.topic)
@@ -370,4 +386,24 @@ def _key_shared(body: Any) -> KeySharedPolicy:
     ranges = tuple((span.start, span.end) for span in meta.hashRanges)
     if not ranges:
         raise ConsumerAssignFailed("sticky Key_Shared needs hash ranges")
-    return KeySharedPolicy(ranges, meta.allowOutOfOrderDelivery)
+    if not meta.entryBucketDispatch:
+        return KeySharedPolicy(ranges, meta.allowOutOfOrderDelivery)
+    claim = _claim(body)
+    if claim is None:
+        raise ConsumerAssignFailed("dispatch by entry buckets needs an assignment of buckets by the topic's controller")
+    try:
+        EntryBuckets.of_ranges(ranges)
+    except BadBuckets as error:
+        raise ConsumerAssignFailed(error.reason) from error
+    return KeySharedPolicy(ranges, claim=claim)
+
+
+def _claim(body: Any) -> BucketClaim | None:
+    """The entry buckets that SUBSCRIBE names; None without an assignment."""
+    if not body.HasField("generation"):
+        return None
+    try:
+        ring_hash = RingHash(body.ring_hash) if body.HasField("ring_hash") else RingHash.LOW16
+    except ValueError as error:
+        raise ConsumerAssignFailed(f"unknown ring hash {body.ring_hash!r}") from error
+    return BucketClaim(body.generation, frozenset(body.buckets), ring_hash)
