@@ -304,8 +304,8 @@ class GroupLeader(Leader):
                 self.say(f"{name}: {consumer} has {list(segment_ids)} (generation {generation})")
                 if connection in life.consumers:
                     life.at(life.chance.randint(0, 5), lambda: life.consumers[connection].assigned(effect))
-            case AwaitRelease(segment_id, _, generation):
-                life.at(RELEASE_MS, lambda: self.deliver(machine, ReleaseOverdue(segment_id, generation)))
+            case AwaitRelease(segment_id, holder, generation):
+                life.at(RELEASE_MS, lambda: self.deliver(machine, ReleaseOverdue(segment_id, generation, holder)))
             case CloseConsumer():
                 self.say(f"{name}: closes {effect.consumer} at {effect.segment_id} below {effect.generation}")
                 self.close_consumer(machine, name, effect)

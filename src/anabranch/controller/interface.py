@@ -82,6 +82,7 @@ class AssignedSegments:
     reached: Mapping[int, Reached] = field(default_factory=dict)  # of a checkpoint group: its progress by segment
     void_below: int = 0  # messages read under a lower generation were read before the last seek
     after: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by followed segment: its undrained ancestors
+    buckets: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by segment read by entry buckets: which
 
 
 class TopicExists(AlreadyExists):
@@ -150,6 +151,7 @@ class Registration:
     continues: bool = False  # its client reads a child after the parents itself, also before they are acknowledged
     incarnation: int | None = None  # of the topic that the consumer knows; None: any
     instance: int | None = None  # of the consumer object; the same when it reconnects. None: an older client
+    shares: bool = False  # it may share a segment with other consumers, by entry buckets
 
 
 class ConsumerRegistration(Protocol):

@@ -450,6 +450,7 @@ class ScalableTopicService:
                 request.generation,
                 continues=request.continues,
                 instance=request.instance,
+                shares=request.shares,
             )
 
         return await self._led(topic, work)

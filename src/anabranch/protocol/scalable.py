@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
+from anabranch.model.entry_buckets import EntryBuckets
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, Position
@@ -165,11 +166,14 @@ def assignment(
     reached: Mapping[int, Reached] = MappingProxyType({}),
     void_below: int = 0,
     after: Mapping[int, Iterable[int]] = MappingProxyType({}),
+    buckets: Mapping[int, Iterable[int]] = MappingProxyType({}),
 ) -> pb.ScalableConsumerAssignment:
     """`reached`: where a checkpoint group continues in each segment. `after`: by segment, the ancestors to read first.
+    `buckets`: by segment that is read by entry buckets, which ones.
 
     `void_below`: reads of a lower generation happened before the last seek and do not count.
     """
+    segments = tuple(segments)
     made = pb.ScalableConsumerAssignment(
         layout_epoch=epoch,
         segments=[
@@ -186,8 +190,12 @@ def assignment(
         made.generation, made.incarnation = generation, incarnation
         if void_below:
             made.void_below = void_below
-        for one in made.segments:
+        for segment, one in zip(segments, made.segments, strict=True):
             one.after.extend(after.get(one.segment_id, ()))
+            if one.segment_id in buckets:
+                ranges = EntryBuckets(segment.entry_bucket_splits).ranges
+                one.bucket_ranges.extend(pb.IntRange(start=start, end=end) for start, end in ranges)
+                one.buckets.extend(buckets[one.segment_id])
             if (known := reached.get(one.segment_id)) is not None:
                 one.position.CopyFrom(_place(known.position))
                 if known.batch_index >= 0:

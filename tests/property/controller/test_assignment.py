@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from anabranch.controller.group.assignment import (
     Assign,
     Assignment,
-    AssignmentRecord,
     AwaitRelease,
     Evict,
     Holding,
@@ -25,6 +24,7 @@ from anabranch.controller.group.assignment import (
 )
 from anabranch.controller.group.assignment import Effect as MachineEffect
 from anabranch.controller.group.assignment import Event as MachineEvent
+from anabranch.controller.group.assignment_record import AssignmentRecord
 from anabranch.model.layout import Layout
 from anabranch.model.segment import Segment
 from tests.support.models.layout_histories import histories, split

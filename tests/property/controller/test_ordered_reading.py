@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from anabranch.controller.group.assignment import (
     Assign,
     Assignment,
-    AssignmentRecord,
     Evict,
     Holding,
     Joined,
@@ -25,6 +24,7 @@ from anabranch.controller.group.assignment import (
     SegmentsChanged,
 )
 from anabranch.controller.group.assignment import Event as AssignmentEvent
+from anabranch.controller.group.assignment_record import AssignmentRecord
 from anabranch.controller.group.drain_tracker import Drained, DrainRecord, DrainTracker, LayoutChanged, Open
 from anabranch.controller.group.drain_tracker import Event as DrainEvent
 from anabranch.controller.records.topic_record import TopicRecord

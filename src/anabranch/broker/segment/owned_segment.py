@@ -162,11 +162,14 @@ class OwnedSegment:
             await self.flush_segment_state()
         else:
             await self._end(operation, children)
-        note = self.state.sealed
-        assert note is not None, "a segment is terminated by its seal alone"
-        return SealFacts(
-            self.topic.log.last_position, note.at_ms, note.operation, self.topic.deduplication.last_sequences()
-        )
+        facts = self._seal_facts()
+        assert facts is not None, "a segment is terminated by its seal alone"
+        return facts
+
+    def _seal_facts(self) -> SealFacts | None:
+        note, last = self.state.sealed, self.topic.log.last_position
+        sequences = self.topic.deduplication.last_sequences
+        return None if note is None else SealFacts(last, note.at_ms, note.operation, sequences())
 
     async def _end(self, operation: str, children: tuple[SegmentRef, ...]) -> None:
         state = self.state
@@ -197,13 +200,7 @@ class OwnedSegment:
     # -- cursors
 
     def status(self) -> Status:
-        note = self.state.sealed
-        sealed = None
-        if note is not None:
-            sealed = SealFacts(
-                self.topic.log.last_position, note.at_ms, note.operation, self.topic.deduplication.last_sequences()
-            )
-        return Status(True, sealed, frozenset(self._durable()), self.state.drained & self._present())
+        return Status(True, self._seal_facts(), frozenset(self._durable()), self.state.drained & self._present())
 
     def _durable(self) -> Iterable[str]:
         return (name for name, one in self.topic.subscriptions.items() if one.is_durable)

@@ -123,6 +123,7 @@ class RegisteredConsumer:
             reached=assigned.reached,
             void_below=assigned.void_below,
             after=assigned.after,
+            buckets=assigned.buckets,
         )
 
     def ended(self, error: Error) -> None:
@@ -280,6 +281,7 @@ class ScalableCommands(CommandSet):
             continues=self._connection.continues,
             incarnation=body.incarnation if body.HasField("incarnation") else None,
             instance=body.instance if body.HasField("instance") else None,
+            shares=body.shares_buckets,
         )
         self._drop(body.consumer_id)
         member = RegisteredConsumer(self._connection, body.consumer_id, topic, wish)

@@ -9,6 +9,10 @@ A member may also *follow*: it gets a segment before the segment's ancestors are
 (`continuation.py` decides that). Followed segments do not count for the balance. When the last ancestor is drained, the
 segment becomes an ordinary segment of the member that followed.
 
+Members without a segment may *share* segments of others, by entry buckets (`sharing.py` decides that). The owner of a
+shared segment reads its share like the others. A share needs no release by its former reader before it is assigned,
+because the segment's dispatcher keeps the order of each bucket; who loses all of it is still asked to release it.
+
 Every change raises `generation`; an `Assign` is a consumer's complete list as of its generation. A release that names a
 generation older than the revocation is ignored, because the consumer may have got the segment again since.
 
@@ -19,8 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, assert_never
+from typing import assert_never
 
+from anabranch.controller.group.assignment_record import AssignmentRecord, Leaving
 from anabranch.model.segment import Segment
 
 
@@ -62,6 +67,13 @@ class Followed:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """The complete list of shared segments, with the buckets of each reader, the owner included."""
+
+    shares: Mapping[int, Mapping[str, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
 class TakenBack:
     """All segments are revoked, with a new generation."""
 
@@ -96,10 +108,21 @@ class ReleaseTimedOut:
 
     segment_id: int
     generation: int
+    consumer: str = ""  # empty: the holder
 
 
 Event = (
-    Joined | Renewed | Left | SegmentsChanged | Followed | TakenBack | Vacated | Holding | Released | ReleaseTimedOut
+    Joined
+    | Renewed
+    | Left
+    | SegmentsChanged
+    | Followed
+    | Shared
+    | TakenBack
+    | Vacated
+    | Holding
+    | Released
+    | ReleaseTimedOut
 )
 
 
@@ -118,6 +141,7 @@ class Assign:
     consumer: str
     generation: int
     segment_ids: tuple[int, ...]  # in ring order, followed segments last
+    buckets: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by shared segment: its share
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,38 +164,6 @@ class Evict:
 Effect = Save | Assign | AwaitRelease | Evict
 
 
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """A revoked segment that is not released yet: its holder, and the generation that revoked it."""
-
-    holder: str
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class AssignmentRecord:
-    """The state that a new leader needs to continue without revoking anything."""
-
-    generation: int = 0
-    owned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by member: segments it has or waits for
-    leaving: Mapping[int, Leaving] = field(default_factory=dict)
-    following: Mapping[int, str] = field(default_factory=dict)  # by segment: the member that follows
-
-    def to_json(self) -> dict[str, Any]:
-        leaving = {str(one): {"holder": it.holder, "generation": it.generation} for one, it in self.leaving.items()}
-        value: dict[str, Any] = {"generation": self.generation, "owned": self.owned, "leaving": leaving}
-        if self.following:
-            value["following"] = {str(one): name for one, name in self.following.items()}
-        return value
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> AssignmentRecord:
-        leaving = {int(one): Leaving(str(it["holder"]), int(it["generation"])) for one, it in value["leaving"].items()}
-        owned = {str(name): tuple(map(int, ids)) for name, ids in value["owned"].items()}
-        following = {int(one): str(name) for one, name in value.get("following", {}).items()}
-        return cls(int(value["generation"]), owned, leaving, following)
-
-
 _ParentOwners = Mapping[int, Sequence[tuple[int, str]]]  # new segment -> its removed parents, with their consumers
 
 
@@ -186,6 +178,8 @@ class Assignment:
         self._owner: dict[int, str] = {one: name for name, ids in record.owned.items() for one in ids}
         self._leaving: dict[int, Leaving] = dict(record.leaving)
         self._following: dict[int, str] = dict(record.following)
+        self._shares: dict[int, Mapping[str, tuple[int, ...]]] = dict(record.shares)
+        self._losing: dict[tuple[int, str], int] = dict(record.losing)
         self._free: set[int] = set()  # there is no member to have them
         self._touched: set[str] = set()  # members whose list changed in this event
         self._asked: list[int] = []  # segments revoked in this event
@@ -209,6 +203,25 @@ class Assignment:
     def following(self) -> Mapping[int, str]:
         return self._following
 
+    @property
+    def shares(self) -> Mapping[int, Mapping[str, tuple[int, ...]]]:
+        """By shared segment: the buckets of its readers."""
+        return self._shares
+
+    @property
+    def segments(self) -> list[int]:
+        """Those that have an owner, in ring order."""
+        return sorted(self._owner, key=self._order_key)
+
+    @property
+    def without_segments(self) -> frozenset[str]:
+        """Members that own no segment."""
+        return frozenset(name for name, owned in self._owned.items() if not owned)
+
+    def is_shared(self, segment_id: int) -> bool:
+        """Several members read it, or may still read it."""
+        return segment_id in self._shares or any(one == segment_id for one, _ in self._losing)
+
     def is_leaving(self, segment_id: int) -> bool:
         return segment_id in self._leaving
 
@@ -226,15 +239,21 @@ class Assignment:
         """The current list of a member, also sent when it reconnects."""
         mine = sorted((one for one in self._owned[consumer] if one not in self._leaving), key=self._order_key)
         mine += sorted(one for one, name in self._following.items() if name == consumer)
-        return Assign(consumer, self._generation, tuple(mine))
+        buckets = {one: readers[consumer] for one, readers in sorted(self._shares.items()) if consumer in readers}
+        mine += [one for one in buckets if self._owner.get(one) != consumer]
+        return Assign(consumer, self._generation, tuple(mine), {one: buckets[one] for one in mine if one in buckets})
 
     def awaited(self) -> list[AwaitRelease]:
         """Releases that are awaited. A new leader restarts their deadlines."""
-        return [AwaitRelease(one, it.holder, it.generation) for one, it in sorted(self._leaving.items())]
+        awaited = [AwaitRelease(one, it.holder, it.generation) for one, it in sorted(self._leaving.items())]
+        return awaited + [AwaitRelease(one, name, at) for (one, name), at in sorted(self._losing.items())]
 
     def record(self) -> AssignmentRecord:
         owned = {name: tuple(sorted(self._owned[name])) for name in sorted(self._owned)}
-        return AssignmentRecord(self._generation, owned, dict(self._leaving), dict(sorted(self._following.items())))
+        following = dict(sorted(self._following.items()))
+        return AssignmentRecord(
+            self._generation, owned, dict(self._leaving), following, dict(self._shares), dict(self._losing)
+        )
 
     # the machine ------------------------------------------------------------------------------------------------------
     def handle(self, event: Event) -> list[Effect]:
@@ -248,18 +267,24 @@ class Assignment:
                     self._balance({})
             case Renewed(consumer):
                 self._touched |= {consumer} & self._owned.keys()
+                for readers in self._shares.values():  # the fence that is raised for it concerns them, too
+                    self._touched |= readers.keys() if consumer in readers else set()
             case Left(consumer):
                 self._leave(consumer)
             case SegmentsChanged(segments, finished):
                 self._change(segments, finished)
             case Followed(following, finished):
                 self._follow(following, finished)
+            case Shared(shares):
+                self._share(shares)
             case TakenBack():
                 self._follow({}, frozenset())
+                self._share({})
                 self._change((), frozenset())
                 self._touched.add("")  # raises the generation, even if no member had a segment
             case Vacated():
                 self._leaving.clear()
+                self._losing.clear()
             case Holding(consumer, generation, held, _):
                 mine = [
                     one for one, it in self._leaving.items() if it.holder == consumer and it.generation <= generation
@@ -267,13 +292,21 @@ class Assignment:
                 for one in mine:
                     if one not in held:
                         self._released(one)
+                for one, at in self._lost_by(consumer).items():
+                    if at <= generation and one not in held:
+                        del self._losing[one, consumer]
             case Released(consumer, segment_id, generation):
                 found = self._leaving.get(segment_id)
                 if found is not None and found.holder == consumer and found.generation <= generation:
                     self._released(segment_id)
-            case ReleaseTimedOut(segment_id, generation):
+                if self._losing.get((segment_id, consumer), generation + 1) <= generation:
+                    del self._losing[segment_id, consumer]
+            case ReleaseTimedOut(segment_id, generation, consumer):
                 found = self._leaving.get(segment_id)
-                if found is not None and found.generation == generation:
+                if self._losing.get((segment_id, consumer)) == generation:
+                    effects.append(Evict(segment_id, consumer))
+                    del self._losing[segment_id, consumer]
+                elif found is not None and found.generation == generation:
                     effects.append(Evict(segment_id, found.holder))
                     self._released(segment_id)
             case _:
@@ -286,12 +319,13 @@ class Assignment:
         if not self._touched and not asked:
             return []
         self._generation += 1
+        lost = [AwaitRelease(one, name, at) for (one, name), at in self._losing.items() if at == self._generation]
         for one in asked:
             self._leaving[one] = Leaving(self._leaving[one].holder, self._generation)
         effects: list[Effect] = [Save(self._generation)]
         effects += [self.assigned(name) for name in sorted(self._touched & self._owned.keys())]
         effects += [AwaitRelease(one, self._leaving[one].holder, self._generation) for one in sorted(asked)]
-        return effects
+        return effects + lost
 
     def _leave(self, consumer: str) -> None:
         if consumer not in self._owned:
@@ -299,6 +333,9 @@ class Assignment:
         for one in [one for one, it in self._leaving.items() if it.holder == consumer]:
             self._released(one)
         self._following = {one: name for one, name in self._following.items() if name != consumer}
+        self._losing = {key: at for key, at in self._losing.items() if key[1] != consumer}
+        for one, readers in self._shares.items():
+            self._shares[one] = {name: buckets for name, buckets in readers.items() if name != consumer}
         orphans = self._owned.pop(consumer)
         for one in orphans:
             del self._owner[one]
@@ -324,6 +361,8 @@ class Assignment:
                 self._ask(one, owner)
         for one in finished:
             self._leaving.pop(one, None)
+            self._touched |= self._shares.pop(one, {}).keys()
+            self._losing = {key: at for key, at in self._losing.items() if key[0] != one}
         fresh = now.keys() - before
         for one in sorted(fresh & self._following.keys()):  # its ancestors are drained; the follower has it already
             name = self._following.pop(one)
@@ -353,6 +392,24 @@ class Assignment:
                 assert one not in self._owner
                 self._following[one] = name
                 self._touched.add(name)
+
+    def _share(self, shares: Mapping[int, Mapping[str, tuple[int, ...]]]) -> None:
+        """All readers of a segment get their shares of one generation, because later claims take buckets over."""
+        for one in sorted(self._shares.keys() | shares.keys()):
+            before, now = self._shares.get(one, {}), shares.get(one, {})
+            if before == now:
+                continue
+            for name in before.keys() - now.keys() - {self._owner.get(one), self._following.get(one)}:
+                self._losing.setdefault((one, name), self._generation + 1)
+            owner = {self._owner[one]} if one in self._owner else set()
+            self._touched |= (before.keys() | now.keys() | owner) & self._owned.keys()
+        self._shares = {one: dict(readers) for one, readers in shares.items()}
+        for one, readers in shares.items():
+            for name in readers:
+                self._losing.pop((one, name), None)
+
+    def _lost_by(self, consumer: str) -> dict[int, int]:
+        return {one: at for (one, name), at in self._losing.items() if name == consumer}
 
     # balance ----------------------------------------------------------------------------------------------------------
     def _balance(self, parent_owners: _ParentOwners) -> None:
@@ -389,7 +446,8 @@ class Assignment:
         rest: list[int] = []
         for one in pool:
             holder = self._leaving[one].holder if one in self._leaving else ""
-            if not self._give(one, holder, quota_left):
+            readers = (holder, *self._shares.get(one, ()))
+            if not any(self._give(one, name, quota_left) for name in readers):
                 rest.append(one)
         served: set[int] = set()  # parents
         later: list[int] = []
@@ -412,6 +470,7 @@ class Assignment:
         quota_left[name] -= 1
         self._owned[name].add(one)
         self._owner[one] = name
+        self._losing.pop((one, name), None)
         it = self._leaving.get(one)
         if it is not None and it.holder == name:
             del self._leaving[one]

@@ -49,6 +49,7 @@ class Registered:
     is_new: bool = False  # it has no earlier assignment, so it is another process than before
     continues: bool = False  # its client reads children after their parents itself (`continuation.py`)
     instance: int | None = None  # of the consumer object; None: the client sends none
+    shares: bool = False  # its client can share a segment, by entry buckets (`sharing.py`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +141,14 @@ Effect = SaveSessions | Arrived | Departed | Renew | Welcome | Fence | Refuse | 
 # stored ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SessionsRecord:
-    """The durable part: the members, when each joined (wall clock, for display), which of them continue, and by member
-    its instance and those that it has replaced, the latest last."""
+    """The durable part: the members, when each joined (wall clock, for display), which of them continue or can share
+    segments, and by member its instance and those that it has replaced, the latest last."""
 
     joined_at_ms: Mapping[str, int] = field(default_factory=dict)
     continuing: frozenset[str] = frozenset()
     instances: Mapping[str, int] = field(default_factory=dict)
     replaced: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    sharing: frozenset[str] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {}
@@ -154,6 +156,8 @@ class SessionsRecord:
             one = value[name] = {"joinedAtMs": at}
             if name in self.continuing:
                 one["continues"] = True
+            if name in self.sharing:
+                one["shares"] = True
             if name in self.instances:
                 one["instance"] = self.instances[name]
             if name in self.replaced:
@@ -168,6 +172,7 @@ class SessionsRecord:
             continuing,
             {str(name): int(one["instance"]) for name, one in value.items() if "instance" in one},
             {str(name): tuple(map(int, one["replaced"])) for name, one in value.items() if "replaced" in one},
+            frozenset(str(name) for name, one in value.items() if one.get("shares")),
         )
 
 
@@ -179,6 +184,7 @@ class _Session:
     continues: bool = False
     instance: int | None = None  # None: its client sends none
     replaced: tuple[int, ...] = ()  # instances that had the session before, the latest last
+    shares: bool = False
 
 
 class Sessions:
@@ -204,6 +210,7 @@ class Sessions:
                 name in found.continuing,
                 found.instances.get(name),
                 found.replaced.get(name, ()),
+                name in found.sharing,
             )
             for name, at in found.joined_at_ms.items()
         }
@@ -221,6 +228,11 @@ class Sessions:
         """Members whose clients read children after their parents themselves."""
         return frozenset(name for name, session in self._sessions.items() if session.continues)
 
+    @property
+    def sharing(self) -> frozenset[str]:
+        """Members whose clients can share a segment."""
+        return frozenset(name for name, session in self._sessions.items() if session.shares)
+
     def connection(self, name: str) -> Connection | None:
         """The session's connection; None in the grace period, and for unknown names."""
         session = self._sessions.get(name)
@@ -237,6 +249,7 @@ class Sessions:
             self.continuing,
             {name: session.instance for name, session in every if session.instance is not None},
             {name: session.replaced for name, session in every if session.replaced},
+            self.sharing,
         )
 
     # the machine ------------------------------------------------------------------------------------------------------
@@ -270,14 +283,16 @@ class Sessions:
             if len(self._sessions) >= self._sessions_max:
                 error = TooManySessions(f"the subscription has {self._sessions_max} consumers, which is its limit")
                 return [Refuse(name, connection, error)]
-            session = self._sessions[name] = _Session(now_ms, None, None, event.continues, event.instance)
+            session = self._sessions[name] = _Session(
+                now_ms, None, None, event.continues, event.instance, (), event.shares
+            )
             effects += [SaveSessions(), Arrived(name)]
         elif _is_replaced(session, event):
             return [Refuse(name, connection, taken(name))]
         else:
             effects += self._take_over(session, event)
-        if session.continues != event.continues:  # the client was upgraded or downgraded
-            session.continues = event.continues
+        if (session.continues, session.shares) != (event.continues, event.shares):  # another version, or another option
+            session.continues, session.shares = event.continues, event.shares
             effects.append(SaveSessions())
         session.connection, session.expires_at_ms = connection, None
         return [*effects, Welcome(name, connection)]

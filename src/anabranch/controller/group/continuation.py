@@ -6,7 +6,8 @@
 A segment that is not open is followed by member M if
 
 - the client of M announced that it continues (it reads in order, and acknowledges the child after the ancestors), and
-- M has every undrained ancestor of the segment, itself assigned or followed, and none of them is being revoked, and
+- M has every undrained ancestor of the segment, itself assigned or followed, with all of its entry buckets, and none of
+  them is being revoked, and
 - the balance will give the segment to M once these ancestors are drained; otherwise M would have to release it again.
 
 A segment that goes to another member waits until its ancestors are drained, as for clients that do not continue. A
@@ -30,7 +31,8 @@ def followed(
     def has_ancestors(segment_id: int, member: str) -> bool:
         ancestors = layout.ancestors(segment_id) - drained
         return bool(ancestors) and all(
-            kept.get(one) == member or (assignment.owner(one) == member and not assignment.is_leaving(one))
+            not assignment.is_shared(one)
+            and (kept.get(one) == member or (assignment.owner(one) == member and not assignment.is_leaving(one)))
             for one in ancestors
         )
 

@@ -163,6 +163,7 @@ class GroupCoordinator:
         *,
         continues: bool = False,
         instance: int | None = None,
+        shares: bool = False,
     ) -> tuple[AssignedSegments, ConsumerLink]:
         """Returns when the consumer's assignment is durable."""
         link = ConsumerLink(self, next(self._numbers), consumer, listener)
@@ -170,7 +171,8 @@ class GroupCoordinator:
         self._joining.add(link)
         is_new = generation is None and listener.reports_releases  # Pulsar's clients never send a generation
         continues = continues and self.subscription.kind.has_cursors
-        self._deliver(sessions.Registered(consumer, link.number, is_new, continues, instance))
+        shares = shares and self.subscription.kind.has_cursors
+        self._deliver(sessions.Registered(consumer, link.number, is_new, continues, instance, shares))
         if generation is not None:
             self._deliver(assigning.Holding(consumer, generation, frozenset(held), link.number))
         try:
@@ -299,14 +301,14 @@ class GroupCoordinator:
                 self._note_owners()
                 if self.subscription.kind.has_cursors:
                     leader.spawn(self._owners.ask_drained(segment_ids, self._on_drained), "ask drained")
-            case grouping.Push(connection, _, generation, segment_ids, after):
-                self._send_assignment(connection, self._assigned(generation, segment_ids, after))
+            case grouping.Push(connection, _, generation, segment_ids, after, buckets):
+                self._send_assignment(connection, self._assigned(generation, segment_ids, after, buckets))
             case AwaitRelease(segment_id, holder, generation):
                 if self._hands_over_by_closing(holder):
                     self._later(0, assigning.Released(holder, segment_id, generation))
                     leader.spawn(self._close_if_kept(holder, segment_id, generation), "close consumer")
                 else:
-                    self._later(leader.settings.drain_seconds, grouping.ReleaseOverdue(segment_id, generation))
+                    self._later(leader.settings.drain_seconds, grouping.ReleaseOverdue(segment_id, generation, holder))
             case Halted() | Resumed():
                 leader.on_group_answer(effect)
             case grouping.SaveProgressAt(at_ms):
@@ -381,6 +383,9 @@ class GroupCoordinator:
             segments = list(stored.owned.get(effect.consumer, ()))
             segments += [one for one, leaving in stored.leaving.items() if leaving.holder == effect.consumer]
             segments += [one for one, follower in stored.following.items() if follower == effect.consumer]
+            segments += [one for one, readers in stored.shares.items() if effect.consumer in readers]
+            segments += [one for one, name in stored.losing if name == effect.consumer]
+            segments = sorted(set(segments))
         await self._owners.close(effect.consumer, segments, effect.generation)
         self._deliver(grouping.ConsumerClosed(effect))
 
@@ -405,7 +410,11 @@ class GroupCoordinator:
         await self._owners.retry_until_confirmed(segment_id, request)
 
     def _assigned(
-        self, generation: int, segment_ids: Iterable[int], after: Mapping[int, tuple[int, ...]] | None = None
+        self,
+        generation: int,
+        segment_ids: Iterable[int],
+        after: Mapping[int, tuple[int, ...]] | None = None,
+        buckets: Mapping[int, tuple[int, ...]] | None = None,
     ) -> AssignedSegments:
         found = (self.record.segments.get(one) for one in segment_ids)
         segments = tuple(segment for segment in found if segment is not None)
@@ -420,6 +429,7 @@ class GroupCoordinator:
             reached,
             self.group.void_below,
             after or {},
+            buckets or {},
         )
 
     def _send_assignment(self, number: int, assigned: AssignedSegments) -> None:

@@ -59,6 +59,7 @@ class ReleaseOverdue:
 
     segment_id: int
     generation: int
+    consumer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class Push:
     generation: int
     segment_ids: tuple[int, ...]
     after: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    buckets: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by segment read by entry buckets: which
 
 
 @dataclass(frozen=True, slots=True)

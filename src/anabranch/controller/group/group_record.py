@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.controller.group.assignment import AssignmentRecord
+from anabranch.controller.group.assignment_record import AssignmentRecord
 from anabranch.controller.group.consumer_sessions import SessionsRecord
 from anabranch.controller.group.drain_tracker import DrainRecord
 from anabranch.model.errors import Error

@@ -25,7 +25,8 @@ from anabranch.controller.events import Halt, Halted, LeadershipLost, Resume, Re
 from anabranch.controller.group import assignment as assigning
 from anabranch.controller.group import consumer_sessions as sessions
 from anabranch.controller.group import drain_tracker as draining
-from anabranch.controller.group.assignment import Assignment, AssignmentRecord, AwaitRelease
+from anabranch.controller.group.assignment import Assignment, AwaitRelease
+from anabranch.controller.group.assignment_record import AssignmentRecord
 from anabranch.controller.group.checkpoint_progress import Progress, Report
 from anabranch.controller.group.consumer_sessions import (
     Fence,
@@ -56,6 +57,7 @@ from anabranch.controller.group.group_events import (
     SaveProgressAt,
 )
 from anabranch.controller.group.group_record import GroupMove, GroupRecord
+from anabranch.controller.group.sharing import shared
 from anabranch.controller.segment_host import Moved
 from anabranch.model.layout import Layout
 
@@ -79,6 +81,7 @@ class GroupState:
         self._is_ready = False  # the leader's term is in the record
         self._is_over = False
         self._layout: Layout | None = None
+        self._has_buckets = False  # some segment can be shared
         self._closing: set[str] = set()  # members past their grace period, being closed everywhere
         self._waiting: list[Event] = []  # arrived before the record was read
         self._outbox: list[DurableEffect] = []  # emitted after the next save
@@ -227,6 +230,7 @@ class GroupState:
         match event:
             case draining.LayoutChanged(layout):
                 is_first, self._layout = self._layout is None, layout
+                self._has_buckets = any(one.entry_bucket_splits for one in layout.segments.values())
                 self._drained(self.drain.handle(event))
                 for one in [one for one in self.progress.reached if one not in layout]:
                     self.progress.forget(one)
@@ -254,18 +258,16 @@ class GroupState:
             case assigning.Holding() | assigning.Released():
                 self._assigned(self.assignment.handle(event))
                 return []
-            case ReleaseOverdue(segment_id, generation):
-                for due in self.assignment.awaited():
-                    if (due.segment_id, due.generation) == (segment_id, generation):
-                        return [CloseConsumer(due.consumer, segment_id, generation)]
-                return []
+            case ReleaseOverdue(segment_id, generation, consumer):
+                is_awaited = AwaitRelease(segment_id, consumer, generation) in self.assignment.awaited()
+                return [CloseConsumer(consumer, segment_id, generation)] if is_awaited else []
             case ConsumerClosed(CloseConsumer(consumer, None)):
                 if consumer in self._closing:
                     self._closing.discard(consumer)
                     self._assigned(self.assignment.handle(assigning.Left(consumer)))
                 return []
-            case ConsumerClosed(CloseConsumer(_, int() as segment_id, generation)):
-                self._assigned(self.assignment.handle(assigning.ReleaseTimedOut(segment_id, generation)))
+            case ConsumerClosed(CloseConsumer(consumer, int() as segment_id, generation)):
+                self._assigned(self.assignment.handle(assigning.ReleaseTimedOut(segment_id, generation, consumer)))
                 return []
             case sessions.Registered() | sessions.Disconnected() | sessions.LeftCleanly() | sessions.Ticked():
                 return self._seated(self.sessions.handle(event, self._now_ms))
@@ -381,22 +383,44 @@ class GroupState:
     def _push(self, connection: sessions.Connection, mine: assigning.Assign) -> Push:
         followed = [one for one in mine.segment_ids if one in self.assignment.following]
         after = {one: tuple(sorted(self.drain.layout.ancestors(one) - self.drain.drained)) for one in followed}
-        return Push(connection, mine.consumer, mine.generation, mine.segment_ids, after)
+        return Push(connection, mine.consumer, mine.generation, mine.segment_ids, after, self._buckets(mine))
+
+    def _buckets(self, mine: assigning.Assign) -> dict[int, tuple[int, ...]]:
+        """Clients that can share a segment read it by buckets also while they have all of them."""
+        if self._layout is None or not self._has_buckets or mine.consumer not in self.sessions.sharing:
+            return {}
+        segments = [self._layout[one] for one in mine.segment_ids if one in self._layout]
+        return {
+            one.segment_id: mine.buckets.get(one.segment_id, tuple(range(len(one.entry_bucket_splits) + 1)))
+            for one in segments
+            if one.entry_bucket_splits
+        }
 
     def _follow(self) -> None:
-        """Brings the followed segments in line with what this event has changed."""
-        before = self.assignment.following
-        if self._layout is None or self.is_halted or not (self.drain.has_blocked or before):
+        """Brings followed and shared segments in line with what this event has changed."""
+        if self._layout is None or self.is_halted:
             return
-        able = self.sessions.continuing
-        now = followed(self.drain.layout, self.drain.drained, self.assignment, able) if able else {}
-        if now != before:
-            effects = self.assignment.handle(assigning.Followed(now, self.drain.drained))
-            renewed = {effect.consumer for effect in effects if isinstance(effect, assigning.Assign)}
-            self._outbox = [
-                one for one in self._outbox if not (isinstance(one, Push) and one.consumer in renewed)
-            ]  # replaced by a newer one
-            self._assigned(effects)
+        before = self.assignment.following
+        if self.drain.has_blocked or before:
+            able = self.sessions.continuing
+            if self._has_buckets:  # what a client was handed of a segment tells nothing when it reads by buckets
+                able -= self.sessions.sharing
+            now = followed(self.drain.layout, self.drain.drained, self.assignment, able) if able else {}
+            if now != before:
+                self._renew(assigning.Followed(now, self.drain.drained))
+        able = self.sessions.sharing
+        if self.assignment.shares or (able and self._has_buckets):
+            shares = shared(self._layout, self.assignment, able)
+            if shares != self.assignment.shares:
+                self._renew(assigning.Shared(shares))
+
+    def _renew(self, event: assigning.Followed | assigning.Shared) -> None:
+        effects = self.assignment.handle(event)
+        renewed = {effect.consumer for effect in effects if isinstance(effect, assigning.Assign)}
+        self._outbox = [
+            one for one in self._outbox if not (isinstance(one, Push) and one.consumer in renewed)
+        ]  # replaced by a newer one
+        self._assigned(effects)
 
     def _step_down(self, reason: str) -> list[Effect]:
         self._is_over = True

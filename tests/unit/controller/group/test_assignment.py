@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 from anabranch.controller.group.assignment import (
     Assign,
     Assignment,
-    AssignmentRecord,
     AwaitRelease,
     Evict,
     Holding,
     Joined,
-    Leaving,
     Left,
     Released,
     ReleaseTimedOut,
     Save,
     SegmentsChanged,
 )
+from anabranch.controller.group.assignment_record import AssignmentRecord, Leaving
 from anabranch.model.layout import Layout
 from anabranch.model.segment import Segment
 from tests.support.models.layout_histories import merge, split

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from anabranch.controller.events import Halt
-from anabranch.controller.group.assignment import Assignment, AssignmentRecord, AwaitRelease, Leaving
+from anabranch.controller.group.assignment import Assignment, AwaitRelease
+from anabranch.controller.group.assignment_record import AssignmentRecord, Leaving
 from anabranch.controller.group.consumer_sessions import Disconnected, LeftCleanly, Registered, Ticked
 from anabranch.controller.group.continuation import followed
 from anabranch.controller.group.drain_tracker import Drained, LayoutChanged, Refilled

@@ -98,11 +98,11 @@ def test_overdue_consumer_is_closed_before_reassignment() -> None:
     bench.lead(two())
     bench.tell(Registered("a", 7))
     (due,) = [effect for effect in bench.tell(Registered("b", 8)) if isinstance(effect, AwaitRelease)]
-    (close,) = bench.tell(ReleaseOverdue(due.segment_id, due.generation))
+    (close,) = bench.tell(ReleaseOverdue(due.segment_id, due.generation, due.consumer))
     assert isinstance(close, CloseConsumer)
     assert (close.consumer, close.segment_id) == ("a", 1)
     assert pushes(bench.tell(ConsumerClosed(close))) == {"b": (1,)}
-    assert bench.tell(ReleaseOverdue(due.segment_id, due.generation)) == []
+    assert bench.tell(ReleaseOverdue(due.segment_id, due.generation, due.consumer)) == []
 
 
 def test_expired_consumer_is_closed_everywhere_before_reassignment() -> None:
