@@ -27,6 +27,12 @@ def check_whole(value: Any, what: str, least: int, most: int = SEQUENCE_MAX) -> 
         raise BadOption(f"{what} must be a whole number, {upper}, not {shown(value)}")
 
 
+def check_choice(value: str, what: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise BadOption(f"{what} must be {' or '.join(map(repr, choices))}, not {shown(value)}")
+    return value
+
+
 def check_concurrency(concurrency: int) -> int:
     check_whole(concurrency, "concurrency", 1)
     return concurrency

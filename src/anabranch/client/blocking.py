@@ -414,6 +414,7 @@ class BlockingClient(Blocking):
         schema: Schema | type | None = None,
         release_timeout: Seconds = 10.0,
         ack_every: AckEvery | int | timedelta | None = None,
+        fan_out: Literal["auto", "off"] = "off",
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> BlockingStreamConsumer:
@@ -427,6 +428,7 @@ class BlockingClient(Blocking):
             schema=schema,
             release_timeout=release_timeout,
             ack_every=ack_every,
+            fan_out=fan_out,
             properties=properties,
             timeout=timeout,
         )

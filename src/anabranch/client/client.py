@@ -278,13 +278,14 @@ class Client:
         schema: Schema | type | None = None,
         release_timeout: Seconds = 10.0,
         ack_every: AckEvery | int | timedelta | None = None,
+        fan_out: Literal["auto", "off"] = "off",
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncResource[StreamConsumer]:
         """Open a consumer that receives every key in order, with cumulative acks.
 
         `start` is the position of a subscription that does not exist yet. `release_timeout` is the time to acknowledge
-        messages of a segment that moves to another consumer.
+        messages of a segment that moves to another consumer. With `fan_out="auto"` it may share a segment with others.
 
         With `ack_every` the consumer acknowledges by itself, every so many messages, after an interval (a timedelta),
         or both (`AckEvery`): everything that it handed out before the last call of a receive method. What that call
@@ -295,6 +296,7 @@ class Client:
             **self._consumer_options(subscription, start, name, prefetch, ack_group_time, properties, timeout, schema),
             release_timeout_s=seconds(release_timeout, "release_timeout"),
             ack_every=None if ack_every is None else AckEvery.of(ack_every),
+            fan_out=fan_out,
         )
 
         async def opened() -> StreamConsumer:

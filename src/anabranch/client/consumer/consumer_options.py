@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anabranch.client.consumer.segment.segment_consumer import SegmentConsumerSpec
 from anabranch.client.consumer.topic_part import TopicPart
@@ -62,4 +62,14 @@ def segment_spec(
         hint=view.broker_of(segment.segment_id),
         schema=None if options.schema is None else schema_field(options.schema),
         incarnation=0 if is_legacy else view.incarnation,
+    )
+
+
+def shared_spec(spec: SegmentConsumerSpec, part: TopicPart, segment: Segment) -> SegmentConsumerSpec:
+    """For a segment that the consumer reads by entry buckets."""
+    return replace(
+        spec,
+        sub_type=pb.CommandSubscribe.Key_Shared,
+        bucket_splits=segment.entry_bucket_splits,
+        ring_hash=part.view.layout.routing.ring_hash.value,
     )

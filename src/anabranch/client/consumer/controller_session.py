@@ -54,6 +54,7 @@ class Assignment:
     marks: dict[int, Mark] = field(default_factory=dict)  # in a group: the progress that its members reported
     void_below: int = 0  # assignments of lower generations were made before the subscription was moved
     after: dict[int, tuple[int, ...]] = field(default_factory=dict)  # ancestors that come before a segment
+    buckets: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by segment that is read by buckets, which
 
 
 class ControllerMoved(NotReady):
@@ -90,6 +91,7 @@ class SessionSpec:
     kind: pb.ScalableConsumerType
     from_earliest: bool
     generation: int = 0  # of the view when the consumer was opened; a topic created again is read from its beginning
+    shares_buckets: bool = False  # it may share a segment with other consumers, by entry buckets
 
 
 class ControllerSession:
@@ -211,6 +213,7 @@ class ControllerSession:
             generation=generation if ours else None,
             incarnation=view.incarnation or None if ours else None,
             instance=self._instance if ours else None,
+            shares_buckets=True if ours and spec.shares_buckets else None,
         )
         if answer.HasField("error"):
             error = refusal(answer.error, answer.message)
@@ -252,6 +255,7 @@ class ControllerSession:
                 {one.segment_id: self._mark(one) for one in body.segments if one.HasField("position")},
                 body.void_below,
                 {one.segment_id: tuple(one.after) for one in body.segments if one.after},
+                {one.segment_id: tuple(one.buckets) for one in body.segments if one.bucket_ranges},
             )
         )
 

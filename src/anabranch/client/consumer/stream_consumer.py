@@ -5,7 +5,8 @@
 | regular  | Failover subscription on every partition; the broker chooses the active consumer                        |
 |          | (v4 consumers of the subscription take part)                                                             |
 | scalable | the controller assigns each segment to one consumer. A child that goes to another consumer is assigned  |
-|          | after its parents are acknowledged, a child that goes to the consumer of its parents at once            |
+|          | after its parents are acknowledged, a child that goes to the consumer of its parents at once.           |
+|          | With `fan_out="auto"` several consumers share a segment that has entry buckets, key by key              |
 
 In the second case the consumer reads parents and children in order, and sends acks of a child after those of its
 parents are confirmed (`SegmentOrder`). An application that acknowledges every N messages continues over a split.
@@ -22,7 +23,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from anabranch.client.arguments import check_concurrency, check_function, check_optional, check_type
+from anabranch.client.arguments import check_choice, check_concurrency, check_function, check_optional, check_type
 from anabranch.client.config import AckEvery, Retry, Seconds
 from anabranch.client.consumer.assignment_reconciler import (
     Attach,
@@ -33,10 +34,11 @@ from anabranch.client.consumer.assignment_reconciler import (
     Stop,
 )
 from anabranch.client.consumer.consumer import Consumer, id_of
-from anabranch.client.consumer.consumer_options import ConsumerOptions, segment_spec
+from anabranch.client.consumer.consumer_options import ConsumerOptions, segment_spec, shared_spec
 from anabranch.client.consumer.controller_session import ControllerSession, SessionSpec
 from anabranch.client.consumer.cumulative_acks import CumulativeAckLog
 from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer, SegmentConsumerSpec
+from anabranch.client.consumer.segment.shared_segment_consumer import SharedSegmentConsumer
 from anabranch.client.consumer.segment.stream_segment_consumer import (
     StreamSegmentConsumer,
     is_read_to_end,
@@ -66,6 +68,10 @@ PENDING_PER_HANDLER = 64  # messages that `run` receives ahead, so that it finds
 class StreamOptions(ConsumerOptions):
     release_timeout_s: float = 10.0  # time to acknowledge the rest of a segment that is unassigned
     ack_every: AckEvery | None = None
+    fan_out: str = "off"  # "auto": it may share a segment with other consumers
+
+    def __post_init__(self) -> None:
+        check_choice(self.fan_out, "fan_out", ("auto", "off"))
 
 
 class StreamConsumer(Consumer):
@@ -207,6 +213,8 @@ class StreamConsumer(Consumer):
     def _hand_out(self, segment_consumer: SegmentConsumer, message: Message) -> None:
         message.delivery = self._log.handed_out(segment_consumer, message.id)
         self._last[segment_consumer] = message.id
+        if segment_consumer.tracks_hand_outs:
+            segment_consumer.handed_out(message.id)
         if self._auto_acks is not None:
             self._auto_acks.handed_out((message.delivery, segment_consumer, message.id))
         if segment_consumer in self._unread_parents:
@@ -216,6 +224,9 @@ class StreamConsumer(Consumer):
     def _hand_out_entry(self, segment_consumer: SegmentConsumer, entry: Sequence[Message]) -> int:
         super()._hand_out_entry(segment_consumer, entry)
         self._last[segment_consumer] = last = last_id(entry)
+        if segment_consumer.tracks_hand_outs:
+            for message in entry:
+                segment_consumer.handed_out(message.id)
         if segment_consumer in self._unread_parents:
             self._check_parent(segment_consumer)
         number = self._log.handed_out(segment_consumer, last)
@@ -256,10 +267,11 @@ class StreamConsumer(Consumer):
 
     def _ordered_consumer(self, part: TopicPart, spec: SegmentConsumerSpec) -> StreamSegmentConsumer:
         confirmed = partial(self._on_confirmed, part)
-        return StreamSegmentConsumer(spec, self, self._context, self._options.prefetch, confirmed)
+        kind = SharedSegmentConsumer if spec.bucket_splits else StreamSegmentConsumer
+        return kind(spec, self, self._context, self._options.prefetch, confirmed)
 
     def _open_session(self, part: TopicPart) -> None:
-        options = self._options
+        options = self._stream
         session = self._sessions[part] = StreamSession(self, part)
         spec = SessionSpec(
             subscription=options.subscription,
@@ -267,6 +279,7 @@ class StreamConsumer(Consumer):
             kind=pb.STREAM,
             from_earliest=options.from_earliest,
             generation=part.first_generation,
+            shares_buckets=options.fan_out == "auto",
         )
         session.reconciler.adopted(part.segment_consumers)
         session.controller_session = ControllerSession(part.watch, spec, session, self._context)
@@ -318,8 +331,10 @@ class StreamConsumer(Consumer):
                     # For a migrated topic, Pulsar M1's controller sends names that do not exist; the layout is right.
                     topic = None if part.view.is_legacy(segment) else session.topics[segment_id]
                     spec = segment_spec(self._options, part, segment, pb.CommandSubscribe.Exclusive, topic)
+                    if segment_id in session.buckets:
+                        spec = shared_spec(spec, part, segment)
                     segment_consumer = self._ordered_consumer(part, spec)
-                    segment_consumer.grant = session.grant
+                    session.grant_to(segment_consumer)
                     session.order.assigned((segment_id,), session.after)
                     self._attach(part, segment_consumer)
                 case Stop(segment_id):
@@ -384,7 +399,7 @@ class StreamConsumer(Consumer):
         last = self._last.get(segment_consumer)
         if session.ordered.has_waiting_acks(segment_id):
             return
-        if last is None or segment_consumer.state.is_covered(last):
+        if last is None or segment_consumer.is_covered(last):
             self.apply_assignment(session, session.reconciler.settled(segment_id))
 
     # -- order of acks

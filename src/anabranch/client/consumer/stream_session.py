@@ -8,7 +8,8 @@ from typing import Protocol
 
 from anabranch.client.consumer.assignment_reconciler import AssignmentReconciler, Effect, SegmentOrder
 from anabranch.client.consumer.controller_session import Assignment, ControllerSession
-from anabranch.client.consumer.segment.segment_consumer import Grant
+from anabranch.client.consumer.segment.segment_consumer import Grant, SegmentConsumer
+from anabranch.client.consumer.segment.shared_segment_consumer import SharedSegmentConsumer
 from anabranch.client.consumer.segment.stream_segment_consumer import OrderedSegments
 from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.errors import ClientError
@@ -32,6 +33,7 @@ class StreamSession:
         self.order = SegmentOrder()
         self.ordered = OrderedSegments(part, self.order)
         self.after: Mapping[int, tuple[int, ...]] = {}  # of the last assignment: ancestors that come before a segment
+        self.buckets: Mapping[int, tuple[int, ...]] = {}  # of the last assignment: by segment read by buckets, which
         self.controller_session: ControllerSession | None = None
         self.topics: dict[int, str] = {}  # assigned segments and their topics on the wire
         self.grant: Grant | None = None  # the assignment that brokers are shown
@@ -49,7 +51,7 @@ class StreamSession:
         if effects is None:
             return
         self._assigned.set()
-        self.topics, self.after = assignment.segments, assignment.after
+        self.topics, self.after, self.buckets = assignment.segments, assignment.after, assignment.buckets
         if assignment.generation is not None:
             self.grant = Grant(assignment.incarnation, assignment.generation)
         self.order.assigned(assignment.segments, self.after)
@@ -57,7 +59,14 @@ class StreamSession:
         if self.grant is not None:
             for segment_id, segment_consumer in self.part.segment_consumers.items():
                 if segment_id in assignment.segments:
-                    segment_consumer.grant = self.grant  # discarded ones keep the old grant, which brokers refuse
+                    self.grant_to(segment_consumer)  # discarded ones keep the old grant, which brokers refuse
+
+    def grant_to(self, segment_consumer: SegmentConsumer) -> None:
+        """The last assignment has its segment."""
+        if isinstance(segment_consumer, SharedSegmentConsumer):
+            segment_consumer.claim(self.buckets.get(segment_consumer.spec.segment_id, ()), self.grant)
+        else:
+            segment_consumer.grant = self.grant
 
     async def wait_assigned(self, generation: int) -> None:
         """Wait for an assignment of this generation or a later one. Returns at once if no segment is held."""
@@ -67,7 +76,7 @@ class StreamSession:
 
     def restart(self) -> None:
         """The topic was deleted and created again, and its layout is known now."""
-        self.topics, self.after, self.grant = {}, {}, None
+        self.topics, self.after, self.buckets, self.grant = {}, {}, {}, None
         self._consumer.apply_assignment(self, self.reconciler.restarted())
 
     def held_segments(self) -> tuple[tuple[int, ...], int | None]:

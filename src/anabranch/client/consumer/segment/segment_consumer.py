@@ -72,6 +72,8 @@ class SegmentConsumerSpec:
     hint: BrokerUrls | None = None  # the broker that serves it, according to the layout
     schema: pb.Schema | None = None
     incarnation: int = 0  # of the scalable topic; 0: not known. Brokers refuse a consumer of another incarnation
+    bucket_splits: tuple[int, ...] = ()  # of the segment's entry buckets, if it is read by buckets
+    ring_hash: str | None = None  # with `bucket_splits`
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class SegmentListener(Protocol):
 
 
 class SegmentConsumer:
+    tracks_hand_outs = False  # `handed_out` is called for each message
+
     def __init__(
         self, spec: SegmentConsumerSpec, listener: SegmentListener, context: ClientContext, window: int
     ) -> None:
@@ -430,6 +434,13 @@ class SegmentConsumer:
     def ack_cumulative(self, one: MessageId) -> None:
         if self.state.ack_cumulative(one):
             self._acked()
+
+    def handed_out(self, one: MessageId) -> None:
+        """The application gets this message now."""
+
+    def is_covered(self, last: MessageId) -> bool:
+        """Everything that was handed out up to this message is acknowledged."""
+        return self.state.is_covered(last)
 
     def redeliver(self, ones: Sequence[MessageId]) -> None:
         self.perform(self.state.release(ones))
