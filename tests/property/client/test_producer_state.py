@@ -61,9 +61,11 @@ def step(world: ProducerWorld, chance: random.Random) -> None:
             world.commit()
 
 
-def run(seed: int, *, is_ours: bool = True, steps: int = 400) -> ProducerWorld:
+def run(seed: int, *, is_ours: bool = True, steps: int = 400, buckets: int = 1) -> ProducerWorld:
     chance = random.Random(seed)
-    world = ProducerWorld(segments=chance.randint(1, 3), batch=chance.randint(1, 4), is_ours=is_ours)
+    segments, batch = chance.randint(1, 3), chance.randint(1, 4) * (2 if buckets > 1 else 1)
+    window = chance.choice((1, 300, 1 << 20)) if buckets > 1 else 1 << 20  # parts of a batch may be in flight alone
+    world = ProducerWorld(segments=segments, batch=batch, is_ours=is_ours, buckets=buckets * segments, window=window)
     for _ in range(steps):
         step(world, chance)
     world.settle()
@@ -76,6 +78,19 @@ def run(seed: int, *, is_ours: bool = True, steps: int = 400) -> ProducerWorld:
 @given(seed=st.integers(0, 1 << 32), steps=st.sampled_from([60, 200, 400]))
 def test_keys_stay_in_order_and_nothing_is_lost(is_ours: bool, seed: int, steps: int) -> None:
     run(seed, is_ours=is_ours, steps=steps)
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "foreign"])
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 1 << 32), steps=st.sampled_from([60, 200, 400]), buckets=st.sampled_from([2, 4, 16]))
+def test_one_batch_per_bucket_keeps_all_of_that(is_ours: bool, seed: int, steps: int, buckets: int) -> None:
+    run(seed, is_ours=is_ours, steps=steps, buckets=buckets)
+
+
+@pytest.mark.parametrize("seed", [64, 77, 89])
+def test_seeds_of_past_failures_with_buckets_pass(seed: int) -> None:
+    for steps, is_ours, buckets in product((200, 300, 800), (True, False), (3, 16)):
+        run(seed, is_ours=is_ours, steps=steps, buckets=buckets)
 
 
 @pytest.mark.parametrize("seed", [138, 238, 250, 723, 1019, 1191, 10016])

@@ -34,15 +34,17 @@ from anabranch.client.producer.segment_producer_state import (
     Transmit,
 )
 from anabranch.client.topic.topic_view import Plan, TopicView
+from anabranch.model.entry_buckets import EVERY, EntryBuckets
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.model.replacement import Replacement, plan_merge, plan_split, replaced, reserved
 from anabranch.model.routing import RingHash, key_hash
 from anabranch.model.segment import Seal, Segment
-from anabranch.protocol.entry import split_batch
+from anabranch.protocol.entry import metadata, split_batch
 
 TOPIC = TopicName.parse("topic://public/default/x")
+RING = RingHash.LOW16
 KEYS = [f"key-{n}" for n in range(12)]
 HASHES = {key: key_hash(key) for key in KEYS}
 MAX_BYTES = 5 << 20
@@ -58,6 +60,11 @@ class SegmentStore:
     children: tuple[Segment, ...] | None = None  # not None: sealed
 
     def store(self, entry: Entry) -> None:
+        if self.segment.entry_bucket_splits:
+            of, buckets = metadata(entry.data), EntryBuckets(self.segment.entry_bucket_splits)
+            positions = [RING.bucket_position(one.hash) if one.hash >= 0 else 0 for one in entry.records]
+            assert (of.entry_hash_min, of.entry_hash_max) == (min(positions), max(positions))
+            assert buckets.of_stamp(min(positions), max(positions)) != EVERY, "messages of several buckets in one entry"
         if entry.highest > self.last_sequence:
             self.log += [one.data.decode() for one in split_batch(entry.data)]
             self.last_sequence = entry.highest
@@ -74,13 +81,17 @@ class Line:
 
 
 class ProducerWorld:
-    def __init__(self, *, segments: int = 1, batch: int = 1, is_ours: bool = True) -> None:
+    def __init__(
+        self, *, segments: int = 1, batch: int = 1, is_ours: bool = True, buckets: int = 1, window: int = 1 << 20
+    ) -> None:
+        """`buckets`: entry buckets of the first segments together. `window`: bytes in flight per lane."""
         self.is_ours = is_ours  # the brokers support the protocol extensions
-        self.layout = Layout.initial(segments, now_ms=0)
+        self.layout = Layout.initial(segments, now_ms=0, bucket_budget=buckets)
         self.epochs: list[Layout] = [self.layout]
         self.store = {one.segment_id: SegmentStore(one) for one in self.layout.active}
         self.plan: Replacement | None = None
-        self.state = ProducerState(lambda: SegmentProducerState("p", Batching(max_messages=batch, max_delay=60)))
+        batching = Batching(max_messages=batch, max_delay=60)
+        self.state = ProducerState(lambda: SegmentProducerState("p", batching, in_flight_bytes_max=window))
         self.lines: dict[SegmentLane, Line] = {}
         self.sent: list[str] = []
         self.stored: list[str] = []

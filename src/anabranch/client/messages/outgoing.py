@@ -18,6 +18,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame_before
 
 FOREVER = float("inf")
+NEVER_SENT = 1 << 62  # `stored_under` of a message that no broker has received
 RECORD_OVERHEAD_BYTES = 64  # estimate of the metadata per message on the wire
 
 
@@ -36,6 +37,7 @@ class OutgoingMessage:
     ticket: Any
     hash: int  # of the key; -1: no key
     order: int  # of the send calls, independent of sequence ids
+    stored_under: dict[int, int] | None  # by segment with entry buckets in which it was (see `bucket_entries`)
     is_doubtful: bool  # sent to a segment that was sealed meanwhile, and may be stored there
     size_bytes: int  # estimate of its size on the wire
 
@@ -65,6 +67,7 @@ class OutgoingMessage:
         self.hash = hash
         self.order = order
         self.is_doubtful = False
+        self.stored_under = None
         size = RECORD_OVERHEAD_BYTES if value is None else len(value) + RECORD_OVERHEAD_BYTES
         if key:
             size += len(key)
@@ -111,6 +114,8 @@ class Entry:
     deadline: float
     is_chunk: bool = False
     was_sent: bool = False  # at least once; a broker may have stored it
+    is_continuation: bool = False  # a part of a divided batch, and not the first one
+    oldest: int = -1  # lowest order in this and the later entries of a divided batch; -1: that of its first record
 
     @property
     def size(self) -> int:

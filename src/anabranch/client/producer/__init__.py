@@ -15,6 +15,7 @@ The package knows nothing of consumers.
 | `segment_router` | which segment lane a message takes |
 | `ancestry` | successors of sealed segments, and what the ancestors of a segment have stored of a producer |
 | `open_batch` | the open batch of a segment lane, and the entry that it becomes |
+| `bucket_entries` | entries of a batch for a segment with entry buckets: one per bucket, stamped |
 | `bulk_send` | many messages of one call: encoded together, with one outcome |
 | `late_receipts` | receipts that arrive after the broker closed a producer |
 | `memory_limit` | bounds the bytes without a receipt, and queues the senders that wait |

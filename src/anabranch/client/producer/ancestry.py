@@ -94,10 +94,14 @@ class Ancestry:
         )
 
     def has(self, record: OutgoingMessage) -> bool:
-        """Is the record stored in an ancestor? Each ancestor stored its messages in the order of the sequence ids."""
+        """Is the record stored in an ancestor? Each ancestor stored its entries in the order of their highest ids."""
         if record.sequence_id > self.highest:
             return False
-        return any(one.last_sequence_id >= record.sequence_id and self._routes(one, record) for one in self._all)
+        under = record.stored_under or {}
+        return any(
+            one.last_sequence_id >= under.get(one.segment_id, record.sequence_id) and self._routes(one, record)
+            for one in self._all
+        )
 
     def _routes(self, one: Ancestor, record: OutgoingMessage) -> bool:
         if one.ring_hash is None:

@@ -120,6 +120,8 @@ class Bulk:
         """The entries per lane, rows numbered from `first` on; None: rows must be sent one by one. Raises when a row
         can never be sent."""
         tracks, segments = router.tracks, None
+        if any(one.lane.division is not None and not one.lane.division.keeps_batches_whole for one in tracks):
+            return None
         if len(tracks) > 1:
             keys = [None] * self.rows if self.keys is None else self.keys
             segments = route(keys, router.routing, router.starts, first=first)

@@ -64,6 +64,20 @@ class OpenBatch(Sequence[OutgoingMessage]):
         self.size_bytes += size_bytes
         self.highest = sequence_id
 
+    def part(self, rows: Sequence[int]) -> OpenBatch:
+        """These rows as a batch of their own."""
+        values, keys, ids, orders, tickets = self.values, self.keys, self.sequence_ids, self.orders, self.tickets
+        first = rows[0]
+        made = OpenBatch(self._given[first] if first in self._given else self._record(first))
+        for index in range(1, len(rows)):
+            row = rows[index]
+            if row in self._given:
+                made.add(self._given[row])
+            else:
+                made.join(values[row], keys[row], ids[row], orders[row], tickets[row], 0)
+        made.publish_time_ms, made.deadline = self.publish_time_ms, self.deadline
+        return made
+
     def __len__(self) -> int:
         return len(self.values)
 
@@ -132,8 +146,15 @@ class OpenBatch(Sequence[OutgoingMessage]):
         return body
 
 
-def sealed(records: Sequence[OutgoingMessage], style: EntryFormat) -> Entry:
-    """The entry with these messages, in this order; one message alone is not in batch layout."""
+def sealed(
+    records: Sequence[OutgoingMessage],
+    style: EntryFormat,
+    stamp: tuple[int, int] | None = None,
+    *,
+    is_part: bool = False,
+) -> Entry:
+    """The entry with these messages, in this order; one message alone is not in batch layout. `stamp`: the lowest and
+    highest position of its messages on the bucket ring. `is_part`: ids of other entries lie between those in it."""
     batch = records if isinstance(records, OpenBatch) else OpenBatch.of(records)
     first = batch[0]
     body: bytes | bytearray
@@ -143,8 +164,12 @@ def sealed(records: Sequence[OutgoingMessage], style: EntryFormat) -> Entry:
         of, body = head(first, style), batch.body()
         of.num_messages_in_batch = len(batch)
         of.highest_sequence_id = batch.highest
+    first_id = batch.highest if is_part else first.sequence_id
+    if stamp is not None:
+        of.sequence_id = first_id
+        of.entry_hash_min, of.entry_hash_max = stamp
     of.uncompressed_size = len(body)
     if style.compression is not Compression.NONE:
         kind, body = packed(bytes(body), style.compression)
         of.compression = kind.number
-    return Entry(batch, entry_head(of, body), body, first.sequence_id, batch.highest, batch.deadline)
+    return Entry(batch, entry_head(of, body), body, first_id, batch.highest, batch.deadline)

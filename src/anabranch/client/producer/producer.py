@@ -49,7 +49,9 @@ class Producer:
         self._watches = watches
         self._style = options.style()
         self._encode = encoder_of(options.schema)
-        self._state = ProducerState(lambda: SegmentProducerState(self._style, options.batching))
+        self._state = ProducerState(
+            lambda: SegmentProducerState(self._style, options.batching), keeps_batches_whole=options.is_name_given
+        )
         self._segments = SegmentProducers(
             str(topic), self._state, self._style, options, context, self._on_stored, self._on_failed
         )

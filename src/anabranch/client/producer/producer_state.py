@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from anabranch.client.errors import ClientError
 from anabranch.client.messages.outgoing import OutgoingMessage
 from anabranch.client.producer.ancestry import Ancestor, Ancestry, successors
+from anabranch.client.producer.bucket_entries import Division
 from anabranch.client.producer.late_receipts import LateReceipt
 from anabranch.client.producer.producer_effects import (
     AskLayout,
@@ -44,6 +45,7 @@ from anabranch.client.producer.segment_producer_state import (
 )
 from anabranch.client.producer.segment_router import SegmentRouter
 from anabranch.client.topic.topic_view import TopicView
+from anabranch.model.entry_buckets import EntryBuckets
 from anabranch.model.hashrange import FULL
 from anabranch.model.layout import Layout
 from anabranch.model.segment import Segment
@@ -51,8 +53,10 @@ from anabranch.protocol.keyhash import murmur3_32
 
 
 class ProducerState:
-    def __init__(self, make_lane: Callable[[], SegmentProducerState]) -> None:
+    def __init__(self, make_lane: Callable[[], SegmentProducerState], *, keeps_batches_whole: bool = False) -> None:
+        """`keeps_batches_whole`: see `bucket_entries`."""
         self._make_lane = make_lane
+        self._keeps_batches_whole = keeps_batches_whole
         self._view: TopicView | None = None
         self._layout: Layout | None = None  # the view's, with the seals that it does not contain yet
         self._next_view: TopicView | None = None  # waits until every lane is empty, because it routes keys differently
@@ -201,7 +205,12 @@ class ProducerState:
 
     def _track(self, segment: Segment, effects: list[ProducerEffect]) -> SegmentLane:
         is_modulo = segment.legacy_topic_name is not None
-        track = SegmentLane(segment, self._make_lane(), FULL if is_modulo else segment.hash_range)
+        lane = self._make_lane()
+        if segment.entry_bucket_splits and not is_modulo:
+            assert self._layout is not None
+            buckets, ring_hash = EntryBuckets(segment.entry_bucket_splits), self._layout.routing.ring_hash
+            lane.division = Division(segment.segment_id, buckets, ring_hash, self._keeps_batches_whole)
+        track = SegmentLane(segment, lane, FULL if is_modulo else segment.hash_range)
         effects.append(Open(track))
         return track
 

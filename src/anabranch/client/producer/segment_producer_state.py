@@ -12,7 +12,7 @@ other lanes (`take_unsent`, `take_all`, `put`). A held lane accepts records and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -20,7 +20,8 @@ from typing import Any
 from anabranch.client.config import Batching
 from anabranch.client.errors import ClientError, NotAllowed, Refused, TimedOut
 from anabranch.client.messages.chunking import entries_of
-from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage
+from anabranch.client.messages.outgoing import NEVER_SENT, Entry, EntryFormat, OutgoingMessage
+from anabranch.client.producer.bucket_entries import Division
 from anabranch.client.producer.open_batch import OpenBatch, sealed
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 from anabranch.protocol.server_errors import ServerError
@@ -103,6 +104,7 @@ class SegmentProducerState:
         self.is_held = False
         self._dead: ClientError | None = None
         self.trouble: ClientError | None = None  # why it was detached last, since the last receipt
+        self.division: Division | None = None  # set before the first message, for a segment with entry buckets
         self._batch: OpenBatch | None = None
         self._batch_number = 0
         self._waiting: deque[Entry] = deque()
@@ -153,7 +155,7 @@ class SegmentProducerState:
         if record.deliver_at_ms:  # delivery times belong to entries, so it is not batched
             if batch is not None:
                 self._seal(batch)
-            self._waiting.append(sealed((record,), self._style))
+            self._seal(OpenBatch(record))
             return
         is_first = batch is None
         if batch is None:
@@ -293,7 +295,7 @@ class SegmentProducerState:
         for entries in (self._in_flight, self._waiting):
             for entry in entries:
                 if entry.records:  # only the last chunk of a message has records
-                    return entry.records[0].order
+                    return entry.records[0].order if entry.oldest < 0 else entry.oldest
         return self._batch[0].order if self._batch is not None else float("inf")
 
     def fail(self, error: ClientError) -> Sequence[Effect]:
@@ -325,9 +327,23 @@ class SegmentProducerState:
 
     def take_unsent(self) -> list[OutgoingMessage]:
         """Remove the messages that were never sent, and return them in order."""
-        unsent = [entry for entry in self._waiting if not entry.was_sent]
-        self._waiting = deque(entry for entry in self._waiting if entry.was_sent)
-        return [record for entry in unsent for record in entry.records] + self._new_batch()
+        kept, unsent = deque[Entry](), list[Entry]()
+        for entry in self._waiting:  # parts of a batch stay together: ids in them lie below those that were sent
+            (kept if entry.was_sent or (entry.is_continuation and not unsent) else unsent).append(entry)
+        self._waiting = kept
+        return self._taken(unsent)
+
+    def _taken(self, entries: Iterable[Entry]) -> list[OutgoingMessage]:
+        """Records of these entries and of the open batch, in order."""
+        taken = [(entry.highest if entry.was_sent else NEVER_SENT, entry.records) for entry in entries]
+        taken.append((NEVER_SENT, self._new_batch()))
+        found = [record for _, records in taken for record in records]
+        if self.division is None or self.division.keeps_batches_whole:
+            return found
+        for known_as, records in taken:
+            for record in records:
+                record.stored_under = (record.stored_under or {}) | {self.division.segment_id: known_as}
+        return sorted(found, key=_order)
 
     def withdraw(self, orders: Collection[int]) -> Sequence[Effect]:
         """Remove unsent messages that another segment has stored, by `order`, as Stored."""
@@ -338,12 +354,12 @@ class SegmentProducerState:
         left: list[OutgoingMessage] = []
         for record in self.take_unsent():
             (found if record.order in orders else left).append(record)
-        return [Stored(found, -1, -1), *self.put(left)]
+        return [*([Stored(found, -1, -1)] if found else []), *self.put(left)]
 
     def take_all(self) -> list[OutgoingMessage]:
         """Remove all messages without an outcome, and return them in order."""
         self.lost()
-        records = [record for entry in self._waiting for record in entry.records] + self._new_batch()
+        records = self._taken(self._waiting)
         self._waiting.clear()
         return records
 
@@ -387,7 +403,10 @@ class SegmentProducerState:
     # -- internals
 
     def _seal(self, batch: OpenBatch) -> None:
-        self._waiting.append(sealed(batch, self._style))
+        if self.division is None:
+            self._waiting.append(sealed(batch, self._style))
+        else:
+            self._waiting.extend(self.division.entries(batch, self._style))
         self._batch = None
         self._batch_number += 1
 
