@@ -10,6 +10,7 @@
 | `hashrange` | the 16-bit hash ring and its ranges |
 | `routing` | maps a key or sequence id to a position on the ring |
 | `segment` | one segment of a scalable topic |
+| `entry_buckets` | entry buckets of a segment, and the bucket of a stamp |
 | `layout` | all segments of a scalable topic, as a DAG |
 | `replacement` | split, merge and migration: N parents become M children |
 | `reached` | progress of a checkpoint group's member in one segment |

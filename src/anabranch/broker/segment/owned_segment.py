@@ -167,9 +167,10 @@ class OwnedSegment:
         return facts
 
     def _seal_facts(self) -> SealFacts | None:
-        note, last = self.state.sealed, self.topic.log.last_position
-        sequences = self.topic.deduplication.last_sequences
-        return None if note is None else SealFacts(last, note.at_ms, note.operation, sequences())
+        if (note := self.state.sealed) is None:
+            return None
+        sequences = self.topic.deduplication.last_sequences()
+        return SealFacts(self.topic.log.last_position, note.at_ms, note.operation, sequences)
 
     async def _end(self, operation: str, children: tuple[SegmentRef, ...]) -> None:
         state = self.state
@@ -261,15 +262,15 @@ class OwnedSegment:
             self._close_fenced(subscription, include_unversioned=False, sharers_of="")
 
     def _close_fenced(self, name: str, *, include_unversioned: bool, sharers_of: str | None) -> None:
-        """Closes consumers that would be refused now: also those without a generation (`include_unversioned`), but of
-        those that share the segment only this member's (`sharers_of`; None: all)."""
-        subscription, segment_id = self.topic.subscriptions[name], self.state.ref.segment_id
+        """Closes consumers that would be refused now, also those without a generation (`include_unversioned`); of those
+        that share the segment only this member's (`sharers_of`; None: all)."""
+        subscription = self.topic.subscriptions[name]
         for consumer in tuple(subscription.consumers):
             spec = consumer.spec
             if spec.key_shared.claim is None:
                 concerned = include_unversioned or spec.grant is not None
             else:
-                concerned = sharers_of is None or spec.name in names_of(sharers_of, segment_id)
+                concerned = sharers_of is None or spec.name in names_of(sharers_of, self.state.ref.segment_id)
             if concerned and not self._admits(name, spec):
                 subscription.close_consumer(consumer)
 
@@ -283,10 +284,8 @@ class OwnedSegment:
         """Raises ConsumerFenced; ConsumerBusy for clients without generations, which retry until they get it."""
         if self._admits(request.name, request.spec):
             return
-        raise (ConsumerBusy if request.spec.grant is None else ConsumerFenced)(self._not_assigned(request.spec.name))
-
-    def _not_assigned(self, consumer: str) -> str:
-        return f"consumer {consumer!r} is not assigned to {self.state.ref}"
+        text = f"consumer {request.spec.name!r} is not assigned to {self.state.ref}"
+        raise ConsumerBusy(text) if request.spec.grant is None else ConsumerFenced(text)
 
     def _admit(self, request: SubscribeRequest) -> None:
         """A consumer with a higher generation closes those that were admitted under lower ones. One that shares the
@@ -302,7 +301,7 @@ class OwnedSegment:
     def check_claim(self, subscription: str, consumer: Consumer, generation: int) -> None:
         """An attached consumer has another share of the segment. Raises ConsumerFenced."""
         if not self.state.of(subscription).fence.admits(consumer.name, self.state.ref.segment_id, generation):
-            raise ConsumerFenced(self._not_assigned(consumer.name))
+            raise ConsumerFenced(f"consumer {consumer.name!r} is not assigned to {self.state.ref}")
 
     # -- moves, each once per operation
 
