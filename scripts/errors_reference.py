@@ -74,6 +74,11 @@ ADVICE = (
         "the text names the address or the file. `connect` and opening fail at once. What is open already "
         "reconnects with backoff, because an operator may replace the file or the certificate",
     ),
+    (
+        "`decryption-failed` from `receive`",
+        "the text names the keys; give one with `decryption=` and open the consumer again",
+    ),
+    ("`unusable-key`", "the text names the key of `encryption=` or `decryption=`, and what is wrong with it"),
     ("`closed` from `receive`", "the consumer was closed, by you or with its client"),
 )
 

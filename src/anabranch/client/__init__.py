@@ -6,15 +6,18 @@ The client must not know the broker's code. Both share only `model`, `protocol` 
 |---|---|
 | `client` | `connect` and `Client`: checks options, opens and closes producers and consumers |
 | `blocking` | the same classes for threads, without await |
+| `blocking_consumers` | blocking form of consumers |
 | `blocking_base` | common part of the blocking classes: event loop thread, closing, docstrings |
 | `config` | option values: batching, backoff, dead letters, connections |
 | `errors` | errors of the SDK, and how a broker's error becomes one of them |
 | `context` | what all producers and consumers of one client share |
+| `opening` | arguments of producers and consumers, checked and turned into options |
 | `arguments` | checks of arguments that applications pass |
 | `async_resource` | the result of `client.producer(…)`: awaited, or entered with `async with` |
 | `connection/` | connections, lookups, reconnecting |
 | `topic/` | layouts of topics, kept current |
 | `messages/` | messages, ids, batches and entries as values |
+| `encryption/` | end-to-end encryption: bodies encrypted by producers, decrypted by consumers |
 | `schema/` | values to bytes and back |
 | `producer/` | sending |
 | `consumer/` | receiving |
@@ -41,6 +44,8 @@ from anabranch.client.consumer.checkpoint import Checkpoint
 from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.consumer.queue_consumer import QueueConsumer
 from anabranch.client.consumer.stream_consumer import StreamConsumer
+from anabranch.client.encryption.decryptor import EncryptionContext
+from anabranch.client.encryption.options import CryptoFailure, Decryption, Encryption, EncryptionKey
 from anabranch.client.messages.compression import Compression
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
@@ -64,7 +69,12 @@ __all__ = [
     "Compression",
     "ConnectionPolicy",
     "ConsumerMetrics",
+    "CryptoFailure",
     "DeadLetter",
+    "Decryption",
+    "Encryption",
+    "EncryptionContext",
+    "EncryptionKey",
     "Credentials",
     "Message",
     "MessageBatch",

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import concurrent.futures
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal
 
 from anabranch.client import client as asynchronous
-from anabranch.client.arguments import check_concurrency
-from anabranch.client.blocking_base import LOOP, Blocking, documented
-from anabranch.client.client import Start
+from anabranch.client.blocking_base import LOOP, Blocking, documented, on_loop
+from anabranch.client.blocking_consumers import (
+    BlockingCheckpointConsumer,
+    BlockingQueueConsumer,
+    BlockingStreamConsumer,
+)
 from anabranch.client.config import (
     AccessMode,
     AckEvery,
@@ -26,42 +28,33 @@ from anabranch.client.config import (
     ConnectionPolicy,
     DeadLetter,
     ProcessingTimeout,
-    Retry,
     Seconds,
 )
 from anabranch.client.consumer.checkpoint import Checkpoint
-from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer, Restore
-from anabranch.client.consumer.consumer import BATCH_ROWS, Consumer
-from anabranch.client.consumer.queue_consumer import QueueConsumer
-from anabranch.client.consumer.stream_consumer import StreamConsumer
-from anabranch.client.consumer.subscription_calls import Target
-from anabranch.client.errors import Closed
+from anabranch.client.consumer.checkpoint_consumer import Restore
+from anabranch.client.encryption.options import Decryption, Encryption
 from anabranch.client.messages.compression import Compression
-from anabranch.client.messages.message import Message, MessageId
-from anabranch.client.messages.message_batch import MessageBatch
+from anabranch.client.messages.message import MessageId
 from anabranch.client.messages.timestamps import Moment
-from anabranch.client.metrics.metrics import ClientMetrics, ConsumerMetrics, ProducerMetrics
-from anabranch.client.processing.handler_threads import Handler, run_on_threads
+from anabranch.client.metrics.metrics import ClientMetrics, ProducerMetrics
+from anabranch.client.opening import Start
 from anabranch.client.producer.bulk_send import Sent
 from anabranch.client.producer.producer import Producer
 from anabranch.client.schema.schema import Schema
 from anabranch.client.tracing.tracing import Tracing
-from anabranch.model.layout import Layout
 from anabranch.model.partition_hash import PartitionHash
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.credentials import Credentials, Tls
 
-T = TypeVar("T")
-
-
-def _on_loop(call: Callable[[], T]) -> Callable[[], Awaitable[T]]:
-    """A plain function for `LOOP.call`, because what it reads changes on the loop's thread."""
-
-    async def called() -> T:
-        return call()
-
-    return called
+__all__ = [
+    "BlockingCheckpointConsumer",
+    "BlockingClient",
+    "BlockingProducer",
+    "BlockingQueueConsumer",
+    "BlockingStreamConsumer",
+    "connect",
+]
 
 
 @documented(Producer)
@@ -73,7 +66,7 @@ class BlockingProducer(Blocking):
 
     def metrics(self) -> ProducerMetrics:
         """Counters, rates and latencies."""
-        return LOOP.call(_on_loop(self._inner.metrics))
+        return LOOP.call(on_loop(self._inner.metrics))
 
     @property
     def topic(self) -> str:
@@ -172,149 +165,6 @@ class BlockingProducer(Blocking):
         LOOP.call(lambda: self._inner.flush(timeout))
 
 
-@documented(Consumer)
-class _BlockingConsumer(Blocking):
-    _inner: Consumer
-
-    @property
-    def topic(self) -> str:
-        return self._inner.topic
-
-    @property
-    def subscription(self) -> str:
-        return self._inner.subscription
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    @property
-    def layouts(self) -> Mapping[str, Layout]:
-        return self._inner.layouts
-
-    def metrics(self) -> ConsumerMetrics:
-        """Counters, rates and what is in memory."""
-        return LOOP.call(_on_loop(self._inner.metrics))
-
-    def receive(self, timeout: Seconds | None = None) -> Message | None:
-        return LOOP.call(lambda: self._inner.receive(timeout))
-
-    def receive_many(self, count: int, timeout: Seconds | None = None) -> list[Message]:
-        return LOOP.call(lambda: self._inner.receive_many(count, timeout))
-
-    def receive_batch(self, count: int = BATCH_ROWS, timeout: Seconds | None = None) -> MessageBatch:
-        return LOOP.call(lambda: self._inner.receive_batch(count, timeout))
-
-    def seek(self, to: Target, timeout: Seconds | None = None) -> None:
-        LOOP.call(lambda: self._inner.seek(to, timeout))
-
-    def unsubscribe(self, timeout: Seconds | None = None) -> None:
-        LOOP.call(lambda: self._inner.unsubscribe(timeout))
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Message:
-        try:
-            message = self.receive()
-        except Closed as error:
-            raise StopIteration from error
-        assert message is not None
-        return message
-
-
-@documented(QueueConsumer)
-class BlockingQueueConsumer(_BlockingConsumer):
-    """Blocking form of QueueConsumer."""
-
-    def __init__(self, inner: QueueConsumer) -> None:
-        self._inner: QueueConsumer = inner
-
-    def lag(self, timeout: Seconds | None = None) -> int:
-        """Messages that are not acknowledged, according to the brokers."""
-        return LOOP.call(lambda: self._inner.lag(timeout))
-
-    def ack(self, message: Message | MessageId | MessageBatch) -> None:
-        LOOP.call(lambda: self._inner.ack(message))
-
-    def nack(self, message: Message | MessageId, delay: Seconds | None = None) -> None:
-        LOOP.call(lambda: self._inner.nack(message, delay))
-
-    def run(
-        self,
-        handler: Handler,
-        *,
-        concurrency: int = 8,
-        retry: Backoff | None = None,
-        drain_timeout: Seconds = 30.0,
-    ) -> None:
-        """Call the plain function `handler` with every message, on `concurrency` threads, in no order.
-
-        A message is acknowledged when its handler returns, and nacked when it raises; see `QueueConsumer.run`. Returns
-        when another thread closes the consumer. An interrupt (Ctrl-C) lets the handlers that run finish first.
-        """
-        run = partial(self._inner.run, concurrency=concurrency, retry=retry, drain_timeout=drain_timeout)
-        run_on_threads(LOOP, handler, check_concurrency(concurrency), run, self._inner.stop_handlers)
-
-
-@documented(StreamConsumer)
-class BlockingStreamConsumer(_BlockingConsumer):
-    """Blocking form of StreamConsumer."""
-
-    def __init__(self, inner: StreamConsumer) -> None:
-        self._inner: StreamConsumer = inner
-
-    def lag(self, timeout: Seconds | None = None) -> int:
-        """Messages that are not acknowledged, according to the brokers."""
-        return LOOP.call(lambda: self._inner.lag(timeout))
-
-    def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
-        LOOP.call(lambda: self._inner.ack_cumulative(message))
-
-    def run(
-        self,
-        handler: Handler,
-        *,
-        concurrency: int = 8,
-        retry: Retry | None = None,
-        drain_timeout: Seconds = 30.0,
-    ) -> None:
-        """Call the plain function `handler` with every message, on `concurrency` threads; each key in order.
-
-        What handlers finished is acknowledged; see `StreamConsumer.run`. Returns when another thread closes the
-        consumer. An interrupt (Ctrl-C) lets the handlers that run finish first.
-        """
-        run = partial(self._inner.run, concurrency=concurrency, retry=retry, drain_timeout=drain_timeout)
-        run_on_threads(LOOP, handler, check_concurrency(concurrency), run, self._inner.stop_handlers)
-
-    def position(self, message: Message) -> MessageId:
-        async def asked() -> MessageId:
-            return self._inner.position(message)
-
-        return LOOP.call(asked)
-
-
-@documented(CheckpointConsumer)
-class BlockingCheckpointConsumer(_BlockingConsumer):
-    """Blocking form of CheckpointConsumer."""
-
-    def __init__(self, inner: CheckpointConsumer) -> None:
-        self._inner: CheckpointConsumer = inner
-
-    @property
-    def group(self) -> str | None:
-        return self._inner.group
-
-    def checkpoint(self) -> Checkpoint:
-        async def asked() -> Checkpoint:
-            return self._inner.checkpoint()
-
-        return LOOP.call(asked)
-
-    def saved(self, checkpoint: Checkpoint, timeout: Seconds | None = None) -> None:
-        LOOP.call(lambda: self._inner.saved(checkpoint, timeout))
-
-
 @documented(asynchronous.Client)
 class BlockingClient(Blocking):
     """Blocking form of Client."""
@@ -324,11 +174,11 @@ class BlockingClient(Blocking):
 
     def metrics(self) -> ClientMetrics:
         """Counters, rates, latencies and pending work of the open producers and consumers, as plain values."""
-        return LOOP.call(_on_loop(self._inner.metrics))
+        return LOOP.call(on_loop(self._inner.metrics))
 
     def metrics_text(self) -> str:
         """The metrics in Prometheus' text format."""
-        return LOOP.call(_on_loop(self._inner.metrics_text))
+        return LOOP.call(on_loop(self._inner.metrics_text))
 
     def producer(
         self,
@@ -338,6 +188,7 @@ class BlockingClient(Blocking):
         batching: Batching | None = Batching(),  # noqa: B008  frozen
         compression: Compression | str | None = None,
         chunking: Chunking | None = None,
+        encryption: Encryption | None = None,
         schema: Schema | type | None = None,
         send_timeout: Seconds = 30.0,
         pending_bytes_max: int = 64 << 20,
@@ -353,6 +204,7 @@ class BlockingClient(Blocking):
             batching=batching,
             compression=compression,
             chunking=chunking,
+            encryption=encryption,
             schema=schema,
             send_timeout=send_timeout,
             pending_bytes_max=pending_bytes_max,
@@ -379,6 +231,7 @@ class BlockingClient(Blocking):
         dead_letter: DeadLetter | None = None,
         priority: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
+        decryption: Decryption | None = None,
         schema: Schema | type | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
@@ -396,6 +249,7 @@ class BlockingClient(Blocking):
             dead_letter=dead_letter,
             priority=priority,
             subscription_properties=subscription_properties,
+            decryption=decryption,
             schema=schema,
             properties=properties,
             timeout=timeout,
@@ -411,6 +265,7 @@ class BlockingClient(Blocking):
         name: str | None = None,
         prefetch: int = 1000,
         ack_group_time: Seconds = 0.01,
+        decryption: Decryption | None = None,
         schema: Schema | type | None = None,
         release_timeout: Seconds = 10.0,
         ack_every: AckEvery | int | timedelta | None = None,
@@ -425,6 +280,7 @@ class BlockingClient(Blocking):
             name=name,
             prefetch=prefetch,
             ack_group_time=ack_group_time,
+            decryption=decryption,
             schema=schema,
             release_timeout=release_timeout,
             ack_every=ack_every,
@@ -445,6 +301,7 @@ class BlockingClient(Blocking):
         prefetch: int = 1000,
         on_loss: Literal["skip", "fail"] = "skip",
         release_timeout: Seconds = 10.0,
+        decryption: Decryption | None = None,
         schema: Schema | type | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
@@ -458,6 +315,7 @@ class BlockingClient(Blocking):
             prefetch=prefetch,
             on_loss=on_loss,
             release_timeout=release_timeout,
+            decryption=decryption,
             schema=schema,
             properties=properties,
             timeout=timeout,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,6 +14,7 @@ LOOP = LoopThread("anabranch-client", own_thread_error=WrongThread)
 """The event loop of all blocking clients of this process."""
 
 B = TypeVar("B", bound="Blocking")
+T = TypeVar("T")
 
 
 def documented(asynchronous_form: type) -> Callable[[type[B]], type[B]]:
@@ -53,3 +54,12 @@ class Blocking:
     def is_closed(self) -> bool:
         """Whether `close` was called."""
         return bool(self._inner.is_closed)
+
+
+def on_loop(call: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+    """A plain function for `LOOP.call`, because what it reads changes on the loop's thread."""
+
+    async def called() -> T:
+        return call()
+
+    return called

@@ -6,8 +6,9 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from anabranch.client.arguments import check_has, check_optional, check_properties, check_type, check_whole
 from anabranch.client.async_resource import AsyncResource
@@ -33,23 +34,33 @@ from anabranch.client.consumer.dead_letters import DeadLetters
 from anabranch.client.consumer.queue_consumer import QueueConsumer, QueueOptions
 from anabranch.client.consumer.stream_consumer import StreamConsumer, StreamOptions
 from anabranch.client.context import ClientContext
+from anabranch.client.encryption.options import Decryption, Encryption, check_encryption
 from anabranch.client.errors import BadOption, ClientError, Closed, TimedOut
 from anabranch.client.messages.compression import Compression
 from anabranch.client.metrics.metrics import ClientMetrics
 from anabranch.client.metrics.prometheus_text import MetricsText
+from anabranch.client.opening import (
+    Start,
+    check_dead_letter,
+    checked_hash,
+    checked_topic,
+    checked_topics,
+    consumer_options,
+    new_name,
+    usable_tls,
+)
 from anabranch.client.producer.options import ProducerOptions
 from anabranch.client.producer.producer import Producer
 from anabranch.client.producer.traced_producer import TracedProducer
 from anabranch.client.schema.schema import Schema, schema_of
 from anabranch.client.topic.layout_watch import LayoutWatches
 from anabranch.client.tracing.tracing import Tracing, tracing_of
-from anabranch.model.names import Domain, TopicName, check_subscription_name
+from anabranch.model.names import TopicName
 from anabranch.model.partition_hash import PartitionHash
-from anabranch.runtime.chance import Chance, SystemChance, secret_bytes
+from anabranch.runtime.chance import Chance, SystemChance
 from anabranch.runtime.clock import Clock, SystemClock
-from anabranch.runtime.credentials import BadTlsFile, Credentials, Tls, tls_context, token_credentials
+from anabranch.runtime.credentials import Credentials, Tls, token_credentials
 
-Start = Literal["earliest", "latest"]
 T = TypeVar("T")
 P = TypeVar("P", bound=Producer | Consumer)
 
@@ -86,7 +97,7 @@ def connect(
     client = Client(
         Address.parse_all(url),
         auth=auth or token_credentials(token),
-        tls=_tls_context(tls),
+        tls=usable_tls(tls),
         operation_timeout_s=seconds(operation_timeout, "operation_timeout"),
         policy=connection or ConnectionPolicy(),
         tracing=tracing_of(tracing),
@@ -153,6 +164,7 @@ class Client:
         batching: Batching | None = Batching(),  # noqa: B008  frozen
         compression: Compression | str | None = None,
         chunking: Chunking | None = None,
+        encryption: Encryption | None = None,
         schema: Schema | type | None = None,
         send_timeout: Seconds = 30.0,
         pending_bytes_max: int = 64 << 20,
@@ -167,7 +179,8 @@ class Client:
         `batching=None` sends each message in its own entry. `send_timeout=0` waits for receipts without a limit.
 
         `compression` is "lz4", "zlib", "zstd" or "snappy"; bodies under 4 KiB are not compressed. With `chunking`,
-        messages larger than the broker's limit are cut into chunks, and assembled by the consumer. `schema` is the type
+        messages larger than the broker's limit are cut into chunks, and assembled by the consumer. With `encryption`,
+        brokers see ciphertext only; this needs the extra `anabranch[crypto]`. `schema` is the type
         of the values (`anabranch.schema`); a dataclass or pydantic model means JSON. Without a schema they are bytes.
 
         `access` controls other producers of the topic. An exclusive producer has exclusive access to every partition or
@@ -179,40 +192,32 @@ class Client:
         `partition_hash` ("java-string", "boost", "boost-1.80" or "murmur3-32") maps keys to the partitions of a regular
         topic. Without it the broker names the hash that the topic's other producers use.
         """
-        where = _checked_topic(topic)
+        where = checked_topic(topic)
         check_optional(name, str, "name", "text")
         check_optional(batching, Batching, "batching", "a Batching")
         check_optional(chunking, Chunking, "chunking", "a Chunking")
+        check_encryption(encryption)
         check_whole(pending_bytes_max, "pending_bytes_max", 1)
         if initial_sequence_id is not None:
             check_whole(initial_sequence_id, "initial_sequence_id", 0)
         check_properties(properties)
         options = ProducerOptions(
-            name=name or _new_name("producer"),
+            name=name or new_name("producer"),
             is_name_given=name is not None,
             batching=batching or NO_BATCHING,
             send_timeout_s=seconds(send_timeout, "send_timeout"),
             pending_bytes_max=pending_bytes_max,
             properties=properties,
+            encryption=encryption,
             operation_timeout_s=self._timeout_s(timeout),
             compression=Compression.named(compression),
             chunk_bytes=None if chunking is None else chunking.chunk_bytes,
             schema=schema_of(schema),
             access=AccessMode.named(access),
             initial_sequence_id=initial_sequence_id,
-            partition_hash=None if partition_hash is None else _checked_hash(partition_hash),
+            partition_hash=None if partition_hash is None else checked_hash(partition_hash),
         )
-
-        async def opened() -> Producer:
-            tracing = self._context.tracing
-            if tracing is None:
-                made = Producer(where, options, self._context, self._watches)
-            else:
-                made = TracedProducer(where, options, self._context, self._watches, tracing)
-            await made.open()
-            return await self._keep(made)
-
-        return AsyncResource(opened, "client.producer(…)", "producer")
+        return AsyncResource(partial(self._open_producer, where, options), "client.producer(…)", "producer")
 
     def queue_consumer(
         self,
@@ -229,26 +234,36 @@ class Client:
         dead_letter: DeadLetter | None = None,
         priority: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
+        decryption: Decryption | None = None,
         schema: Schema | type | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncResource[QueueConsumer]:
         """Open a consumer that shares messages with the other consumers of the subscription.
 
-        `start` is the position of a subscription that does not exist yet. A nacked message is redelivered after
-        `nack_delay`, or after a delay of `nack_backoff` by its redelivery count; a message without ack or nack after
-        `processing_timeout`. With `dead_letter`, messages that were redelivered too often go to another topic.
-        Consumers with the lowest `priority` value are served first, as long as they have permits.
+        `start` is the position of a subscription that does not exist yet. `decryption` has the private keys of
+        encrypted messages. A nacked message is redelivered after `nack_delay`, or after a delay of `nack_backoff` by
+        its redelivery count; a message without ack or nack after `processing_timeout`. With `dead_letter`, messages
+        that were redelivered too often go to another topic. Consumers with the lowest `priority` value are served
+        first, as long as they have permits.
         """
-        topics = _topics(topic)
-        shared = self._consumer_options(
-            subscription, start, name, prefetch, ack_group_time, properties, timeout, schema
+        topics = checked_topics(topic)
+        shared = consumer_options(
+            subscription,
+            start,
+            name,
+            prefetch,
+            ack_group_time,
+            properties,
+            self._timeout_s(timeout),
+            schema,
+            decryption,
         )
         if processing_timeout is not None and not isinstance(processing_timeout, ProcessingTimeout):
             processing_timeout = ProcessingTimeout(timeout=seconds(processing_timeout, "processing_timeout"))
         check_whole(priority, "priority", 0)
         check_optional(nack_backoff, Backoff, "nack_backoff", "a Backoff")
-        check_optional(dead_letter, DeadLetter, "dead_letter", "a DeadLetter")
+        check_dead_letter(dead_letter, decryption)
         check_properties(subscription_properties, "subscription_properties")
         shared |= {"priority": priority, "subscription_properties": subscription_properties or {}}
         options = QueueOptions(
@@ -275,6 +290,7 @@ class Client:
         name: str | None = None,
         prefetch: int = 1000,
         ack_group_time: Seconds = 0.01,
+        decryption: Decryption | None = None,
         schema: Schema | type | None = None,
         release_timeout: Seconds = 10.0,
         ack_every: AckEvery | int | timedelta | None = None,
@@ -291,9 +307,19 @@ class Client:
         or both (`AckEvery`): everything that it handed out before the last call of a receive method. What that call
         returned is not acknowledged, also not by `close`. Only one task may receive then.
         """
-        topics = _topics(topic)
+        topics = checked_topics(topic)
         options = StreamOptions(
-            **self._consumer_options(subscription, start, name, prefetch, ack_group_time, properties, timeout, schema),
+            **consumer_options(
+                subscription,
+                start,
+                name,
+                prefetch,
+                ack_group_time,
+                properties,
+                self._timeout_s(timeout),
+                schema,
+                decryption,
+            ),
             release_timeout_s=seconds(release_timeout, "release_timeout"),
             ack_every=None if ack_every is None else AckEvery.of(ack_every),
             fan_out=fan_out,
@@ -317,6 +343,7 @@ class Client:
         prefetch: int = 1000,
         on_loss: Literal["skip", "fail"] = "skip",
         release_timeout: Seconds = 10.0,
+        decryption: Decryption | None = None,
         schema: Schema | type | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
@@ -327,14 +354,22 @@ class Client:
         called whenever this member is assigned more segments. `on_loss="fail"`: raise PositionGone if retention deleted
         a segment of the checkpoint before it was read.
         """
-        topics = _topics(topic)
+        topics = checked_topics(topic)
         if on_loss not in ("skip", "fail"):
             raise BadOption(f"on_loss must be 'skip' or 'fail', not {on_loss!r}")
         check_has(restore, ("__call__",), "restore", "a function")
-        reader = _new_name("reader")
+        reader = new_name("reader")
         options = CheckpointOptions(
-            **self._consumer_options(
-                group or reader, "earliest", name or reader, prefetch, 0.01, properties, timeout, schema
+            **consumer_options(
+                group or reader,
+                "earliest",
+                name or reader,
+                prefetch,
+                0.01,
+                properties,
+                self._timeout_s(timeout),
+                schema,
+                decryption,
             ),
             start=check_start(start),
             group=group,
@@ -394,42 +429,24 @@ class Client:
 
     # -- inside
 
+    async def _open_producer(self, topic: TopicName, options: ProducerOptions) -> Producer:
+        tracing = self._context.tracing
+        if tracing is None:
+            made = Producer(topic, options, self._context, self._watches)
+        else:
+            made = TracedProducer(topic, options, self._context, self._watches, tracing)
+        await made.open()
+        return await self._keep(made)
+
     def _open_dead_letters(self, policy: DeadLetter, subscription: str) -> DeadLetters:
         async def sender(topic: str) -> Producer:
             if policy.initial_subscription is not None:
                 async with self.queue_consumer(topic, subscription=policy.initial_subscription, start="earliest"):
                     pass  # the subscription exists now and retains messages
-            return await self.producer(topic, chunking=Chunking())  # so that any message that was received can be sent
+            # With chunks, so that any message that was received can be sent.
+            return await self.producer(topic, chunking=Chunking(), encryption=policy.encryption)
 
         return DeadLetters(policy, subscription, sender)
-
-    def _consumer_options(
-        self,
-        subscription: str,
-        start: Start,
-        name: str | None,
-        prefetch: int,
-        ack_group_time: Seconds,
-        properties: Mapping[str, str] | None,
-        timeout: Seconds | None,
-        schema: Schema | type | None,
-    ) -> dict[str, Any]:
-        if start not in ("earliest", "latest"):
-            raise BadOption(f"start must be 'earliest' or 'latest', not {start!r}")
-        check_type(subscription, str, "subscription", "text")
-        check_optional(name, str, "name", "text")
-        check_whole(prefetch, "prefetch", 1)
-        check_properties(properties)
-        return {
-            "subscription": check_subscription_name(subscription),
-            "name": name or _new_name("consumer"),
-            "from_earliest": start == "earliest",
-            "prefetch": prefetch,
-            "ack_group_s": seconds(ack_group_time, "ack_group_time"),
-            "operation_timeout_s": self._timeout_s(timeout),
-            "properties": properties or {},
-            "schema": schema_of(schema),
-        }
 
     async def _keep(self, made: P) -> P:
         if self._is_closed:
@@ -458,40 +475,3 @@ class Client:
 
     def _timeout_s(self, timeout: Seconds | None) -> float:
         return self._operation_timeout_s if timeout is None else seconds(timeout, "timeout")
-
-
-def _topics(topic: str | Sequence[str]) -> tuple[TopicName, ...]:
-    check_type(topic, Iterable, "topic", "text like 'topic://public/default/orders', or a list of such texts")
-    names = [topic] if isinstance(topic, str) else list(topic)
-    topics = tuple(dict.fromkeys(map(_checked_topic, names)))
-    if not topics:
-        raise BadOption("a consumer needs at least one topic")
-    return topics
-
-
-def _checked_topic(topic: str) -> TopicName:
-    check_type(topic, str, "topic", "text like 'topic://public/default/orders'")
-    name = TopicName.parse(topic)
-    if name.domain is Domain.NON_PERSISTENT:
-        raise BadOption("non-persistent topics are not supported by this client: they have no delivery guarantees")
-    if name.domain is Domain.SEGMENT:
-        raise BadOption(f"{topic} is a single segment; use its topic {name.scalable}")
-    return name
-
-
-def _checked_hash(name: PartitionHash | str) -> PartitionHash:
-    try:
-        return PartitionHash(name)
-    except ValueError:
-        raise BadOption(f"unknown partition_hash {name!r}: one of {', '.join(PartitionHash)}") from None
-
-
-def _tls_context(tls: Tls | ssl.SSLContext | None) -> ssl.SSLContext | None:
-    try:
-        return tls_context(tls)
-    except BadTlsFile as error:
-        raise BadOption(f"the TLS files are not usable: {error}") from error
-
-
-def _new_name(what: str) -> str:
-    return f"{what}-{secret_bytes(6).hex()}"

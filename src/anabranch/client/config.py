@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from numbers import Real
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from anabranch.client.arguments import shown
 from anabranch.client.errors import BadOption
+
+if TYPE_CHECKING:
+    from anabranch.client.encryption.options import Encryption
 
 Seconds = float | timedelta
 
@@ -113,11 +116,13 @@ class ProcessingTimeout:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
     """A message that was redelivered more than `max_redeliveries` times is moved to `topic` (default: a topic beside
-    its own). `initial_subscription` is created there first, so that dead letters are retained until they are read."""
+    its own). `initial_subscription` is created there first, so that dead letters are retained until they are read.
+    `encryption` encrypts them; consumers with `decryption` must give it."""
 
     max_redeliveries: int
     topic: str | None = None
     initial_subscription: str | None = None
+    encryption: Encryption | None = None
 
     def __post_init__(self) -> None:
         _require(self.max_redeliveries >= 0, "DeadLetter.max_redeliveries must not be negative")

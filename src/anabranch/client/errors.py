@@ -108,6 +108,25 @@ class MessageTooLarge(ClientError):
         self.message_bytes, self.message_bytes_max = message_bytes, message_bytes_max
 
 
+class UnusableKey(ClientError):
+    """A key for encryption is missing, unreadable, too large or of a kind that is not supported."""
+
+    code = "unusable-key"
+
+
+class KeyUnavailable(ClientError):
+    """The function that returns keys for encryption failed, or did not answer in time."""
+
+    code = "key-unavailable"
+    retryable = True
+
+
+class DecryptionFailed(ClientError):
+    """A message cannot be decrypted: the consumer has no private key of a recipient, or the data is damaged."""
+
+    code = "decryption-failed"
+
+
 class SchemaMismatch(ClientError):
     """A value does not fit the producer's schema, or the consumer's schema cannot decode a message."""
 

@@ -21,6 +21,7 @@ def test_there_are_examples() -> None:
         "produce_consume",
         "reader",
         "sdk_checkpoint",
+        "sdk_encryption",
         "sdk_fan_in",
         "sdk_fastapi",
         "sdk_handler",

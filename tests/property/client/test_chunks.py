@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.client.consumer.segment.segment_consumer_effects import Ack, Deliver, Effect, Redeliver, Reject
+from anabranch.client.consumer.segment.effects import Ack, Deliver, Effect, Redeliver, Reject
 from anabranch.client.consumer.segment.segment_consumer_state import SegmentConsumerState
 from anabranch.client.messages.chunking import entries_of
 from anabranch.client.messages.message import Message

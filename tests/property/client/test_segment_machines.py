@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anabranch.client.config import Batching
-from anabranch.client.consumer.segment import segment_consumer_effects as intakes
-from anabranch.client.consumer.segment.segment_consumer_effects import Ack, Deliver, Flow, Redeliver
+from anabranch.client.consumer.segment import effects as intakes
+from anabranch.client.consumer.segment.effects import Ack, Deliver, Flow, Redeliver
 from anabranch.client.consumer.segment.segment_consumer_state import SegmentConsumerState
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.outgoing import Entry, OutgoingMessage

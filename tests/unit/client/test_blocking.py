@@ -28,7 +28,8 @@ PAIRS: list[tuple[type, type]] = [
 ]
 INSIDE = {  # for the client's own parts
     "open",
-    *("on_messages", "drop_messages", "on_failed", "on_end_reached", "on_rewound", "on_moved"),
+    *("on_messages", "drop_messages", "on_failed", "on_unreadable", "on_end_reached", "on_rewound", "on_moved"),
+    *("decryptor", "key_fetcher"),
     *("on_start_resolved", "on_refused", "apply_assignment", "stop_handlers", "counters"),
 }
 

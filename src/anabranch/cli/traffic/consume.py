@@ -18,8 +18,8 @@ from anabranch.cli.traffic.client_options import Access, TrafficError, access_of
 from anabranch.cli.traffic.interruption import Interruption
 from anabranch.client import Checkpoint, CheckpointConsumer, Client, Message, QueueConsumer, StreamConsumer
 from anabranch.client.async_resource import AsyncResource
-from anabranch.client.client import Start
 from anabranch.client.consumer.consumer import Consumer
+from anabranch.client.opening import Start
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock, SystemClock
 

@@ -16,13 +16,11 @@ from anabranch.client.config import Backoff, Seconds, seconds
 from anabranch.client.connection.reconnect import ReconnectLoop
 from anabranch.client.consumer.consumer_options import ConsumerOptions
 from anabranch.client.consumer.receive_queue import ReceiveQueue
-from anabranch.client.consumer.segment.segment_consumer import (
-    CLOSE_TIMEOUT_SECONDS,
-    SegmentConsumer,
-)
+from anabranch.client.consumer.segment.segment_consumer import CLOSE_TIMEOUT_SECONDS, SegmentConsumer
 from anabranch.client.consumer.subscription_calls import SubscriptionCalls, Target, publish_time, seek_fields
 from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
+from anabranch.client.encryption.key_fetcher import decryption_of
 from anabranch.client.errors import (
     BadOption,
     ClientError,
@@ -61,6 +59,8 @@ class Consumer:
         self._window = Window(context.clock.monotonic())
         self._lag: int | None = None
         self._tasks = TaskOwner("consumer")
+        timeout_s = options.operation_timeout_s
+        self.decryptor, self.key_fetcher = decryption_of(options.decryption, context, self._tasks, timeout_s)
         self._queue: ReceiveQueue[SegmentConsumer] = ReceiveQueue()
         self._watches: list[LayoutWatch] = []
         self._parts: list[TopicPart] = []
@@ -80,6 +80,8 @@ class Consumer:
         clock = self._context.clock
         deadline = clock.monotonic() + self._options.operation_timeout_s
         try:
+            if self.key_fetcher is not None:
+                await self.key_fetcher.check()
             for topic in self._topics:
                 watch = self._context.watches.hold(topic, self)
                 self._watches.append(watch)
@@ -372,6 +374,9 @@ class Consumer:
 
     def on_failed(self, segment_consumer: SegmentConsumer, error: ClientError) -> None:
         self._queue.fail(error)
+
+    def on_unreadable(self, segment_consumer: SegmentConsumer, error: ClientError) -> None:
+        self._queue.end(error)
 
     def on_end_reached(self, segment_consumer: SegmentConsumer) -> None:
         self._divide_prefetch()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from anabranch.client.consumer.segment.segment_consumer import SegmentConsumerSpec
+from anabranch.client.consumer.segment.segment_consumer_spec import SegmentConsumerSpec
 from anabranch.client.consumer.topic_part import TopicPart
+from anabranch.client.encryption.options import Decryption
 from anabranch.client.schema.schema import Schema
 from anabranch.client.schema.schema_resolver import schema_field
 from anabranch.model.names import TopicName
@@ -28,6 +29,7 @@ class ConsumerOptions:
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     schema: Schema | None = None
     priority: int = 0
+    decryption: Decryption | None = None
 
 
 def segment_spec(

@@ -41,6 +41,7 @@ class _Backlog:
 class ReceiveQueue(Generic[K]):
     def __init__(self) -> None:
         self.failure: ClientError | None = None
+        self._ending: ClientError | None = None  # the failure when nothing is left to take
         self._backlogs: dict[K, _Backlog] = {}  # empty ones are removed
         self._turns: deque[K] = deque()  # sources with messages that are not held, in the order of their turns
         self._held: dict[K, set[str]] = {}  # reasons
@@ -53,7 +54,7 @@ class ReceiveQueue(Generic[K]):
 
     def add(self, source: K, messages: Sequence[Message]) -> None:
         """Append messages that arrived together, and wake receivers."""
-        if not messages:
+        if not messages or self._ending is not None:
             return
         backlog = self._backlogs.get(source)
         if backlog is None:
@@ -62,6 +63,11 @@ class ReceiveQueue(Generic[K]):
                 self._turns.append(source)
         backlog.entries.append(messages)
         self._wake(len(messages))
+
+    def end(self, error: ClientError) -> None:
+        """Receivers get this error once they have taken what is here; what arrives later is dropped."""
+        self._ending = self._ending or error
+        self._wake(len(self._waiters))
 
     def fail(self, error: ClientError) -> None:
         """Every present and future receiver gets this error. The first error stays."""
@@ -76,6 +82,7 @@ class ReceiveQueue(Generic[K]):
             raise self.failure
         turns = self._turns
         if not turns:
+            self._check_ending()
             return None
         source = turns[0]
         backlog = self._backlogs[source]
@@ -88,11 +95,17 @@ class ReceiveQueue(Generic[K]):
             self._next_turn(source, backlog)
         return source, message
 
+    def _check_ending(self) -> None:
+        if self._ending is not None:
+            self.failure = self._ending
+            raise self._ending
+
     def take_entry(self) -> tuple[K, Sequence[Message]] | None:
         """The next messages that arrived together, or the rest of them. Counts as one turn. Raises the failure."""
         if self.failure is not None:
             raise self.failure
         if not self._turns:
+            self._check_ending()
             return None
         source = self._turns[0]
         backlog = self._backlogs[source]
@@ -170,7 +183,7 @@ class ReceiveQueue(Generic[K]):
         """Return when there is something to take, after a failure, or after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not self._turns and self.failure is None:
+                while not self._turns and self.failure is None and self._ending is None:
                     await self._wait_arrival()
         except TimeoutError:
             pass

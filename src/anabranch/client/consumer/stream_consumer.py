@@ -37,7 +37,8 @@ from anabranch.client.consumer.consumer import Consumer, id_of
 from anabranch.client.consumer.consumer_options import ConsumerOptions, segment_spec, shared_spec
 from anabranch.client.consumer.controller_session import ControllerSession, SessionSpec
 from anabranch.client.consumer.cumulative_acks import CumulativeAckLog
-from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer, SegmentConsumerSpec
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer
+from anabranch.client.consumer.segment.segment_consumer_spec import SegmentConsumerSpec
 from anabranch.client.consumer.segment.shared_segment_consumer import SharedSegmentConsumer
 from anabranch.client.consumer.segment.stream_segment_consumer import (
     StreamSegmentConsumer,

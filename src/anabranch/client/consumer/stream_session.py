@@ -8,7 +8,8 @@ from typing import Protocol
 
 from anabranch.client.consumer.assignment_reconciler import AssignmentReconciler, Effect, SegmentOrder
 from anabranch.client.consumer.controller_session import Assignment, ControllerSession
-from anabranch.client.consumer.segment.segment_consumer import Grant, SegmentConsumer
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer
+from anabranch.client.consumer.segment.segment_consumer_spec import Grant
 from anabranch.client.consumer.segment.shared_segment_consumer import SharedSegmentConsumer
 from anabranch.client.consumer.segment.stream_segment_consumer import OrderedSegments
 from anabranch.client.consumer.topic_part import TopicPart

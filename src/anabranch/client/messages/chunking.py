@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from anabranch.client.encryption.entry_cipher import TAG_BYTES, EntryCipher
 from anabranch.client.errors import MessageTooLarge
 from anabranch.client.messages.compression import UNPACKED_BYTES_MAX, Compression, packed
 from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage, described
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.entry import entry_head
+from anabranch.protocol.entry import Bytes, entry_head
 from anabranch.protocol.frames import FRAME_OVERHEAD_MAX
 
 HEAD_BYTES = 64  # reserved for fields that only chunks have, and the checksum
@@ -47,15 +48,23 @@ def entries_of(record: OutgoingMessage, entry_format: EntryFormat, message_bytes
     )
     if kind is not None:
         of.compression = kind.number
-    if len(body) <= (body_bytes_max := _body_bytes_max(of.ByteSize(), message_bytes_max)):
+    cipher = entry_format.cipher
+    overhead = 0 if cipher is None else cipher.overhead_bytes
+    if len(body) <= (
+        body_bytes_max := _body_bytes_max(
+            of.ByteSize() + overhead, message_bytes_max - TAG_BYTES * (cipher is not None)
+        )
+    ):
+        if cipher is not None:
+            body = cipher.encrypted(of, body)
         head = entry_head(of, body)
         return [Entry((record,), head, body, record.sequence_id, record.sequence_id, record.deadline)]
-    bytes_left = message_bytes_max - of.ByteSize() - HEAD_BYTES
+    bytes_left = message_bytes_max - of.ByteSize() - HEAD_BYTES - overhead
     if entry_format.chunk_bytes is None or bytes_left < 1:
         raise MessageTooLarge(len(body), body_bytes_max)
     if len(whole) > UNPACKED_BYTES_MAX:
         raise MessageTooLarge(len(whole), UNPACKED_BYTES_MAX)
-    return _chunks(record, of, body, min(bytes_left, entry_format.chunk_bytes))
+    return _chunks(record, of, body, min(bytes_left, entry_format.chunk_bytes), cipher)
 
 
 def _body_bytes_max(metadata_bytes: int, message_bytes_max: int) -> int:
@@ -65,7 +74,9 @@ def _body_bytes_max(metadata_bytes: int, message_bytes_max: int) -> int:
     return max(0, message_bytes_max - max(0, metadata_bytes - room))
 
 
-def _chunks(record: OutgoingMessage, of: pb.MessageMetadata, body: bytes, chunk_bytes: int) -> list[Entry]:
+def _chunks(
+    record: OutgoingMessage, of: pb.MessageMetadata, body: bytes, chunk_bytes: int, cipher: EntryCipher | None
+) -> list[Entry]:
     sequence = record.sequence_id
     of.uuid = f"{of.producer_name}-{sequence}"
     of.total_chunk_msg_size = len(body)
@@ -76,7 +87,9 @@ def _chunks(record: OutgoingMessage, of: pb.MessageMetadata, body: bytes, chunk_
     for number, start in enumerate(cuts):
         of.chunk_id = number
         records = (record,) if number == len(cuts) - 1 else ()
-        part = view[start : start + chunk_bytes]
+        part: Bytes = view[start : start + chunk_bytes]
+        if cipher is not None:  # each chunk alone, as Pulsar's clients do
+            part = cipher.encrypted(of, part)
         made.append(Entry(records, entry_head(of, part), part, sequence, sequence, record.deadline, is_chunk=True))
     return made
 
@@ -161,7 +174,7 @@ class ChunkAssembly:
         return of.chunk_id > 0 and of.uuid in self._complete and of.uuid not in self._pending
 
     def add(
-        self, of: pb.MessageMetadata, data: memoryview, place: Place, now: float, tries: int = 0
+        self, of: pb.MessageMetadata, data: Bytes, place: Place, now: float, tries: int = 0
     ) -> CompleteMessage | None:
         """Add a chunk. Returns the message if this chunk completes it. `tries`: earlier deliveries of the chunk."""
         before, self.last_seen = self.last_seen, place

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import overload
 
+from anabranch.client.encryption.decryptor import EncryptionContext
 from anabranch.client.messages.message import NULL, Message, MessageId, Origin
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.codec import NO_SEQUENCE, Body, Run, core
@@ -20,10 +21,11 @@ NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 class EntryContents:
     """The messages of one decompressed entry. Raises BadEntry if the format is violated."""
 
-    __slots__ = ("_body", "_rows", "compacted", "of", "size")
+    __slots__ = ("_body", "_rows", "compacted", "encryption", "of", "size")
 
-    def __init__(self, of: pb.MessageMetadata, body: Bytes) -> None:
+    def __init__(self, of: pb.MessageMetadata, body: Bytes, encryption: EncryptionContext | None = None) -> None:
         self.of = of
+        self.encryption = encryption  # set if the body is ciphertext
         self._body = body
         self._rows: Rows | None = None
         self.size = 0  # of the batch; 0: a single message
@@ -64,6 +66,7 @@ class EntryContents:
         """The messages whose bits are set in `wanted`, in order."""
         of, rows, size = self.of, self._rows, self.size
         origin = Origin(topic, *place, size, lane, of.publish_time, of.producer_name, redeliveries, of.schema_version)
+        origin.encryption = self.encryption
         if rows is None:
             if not wanted & 1:
                 return []

@@ -19,6 +19,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from anabranch.client.encryption.decryptor import EncryptionContext
 from anabranch.client.errors import BadOption
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, signed
@@ -102,8 +103,8 @@ class Origin:
     """What all messages of one entry share: position and metadata of the entry."""
 
     __slots__ = (
-        "batch_size", "entry", "lane", "ledger", "producer_name", "publish_time", "redelivery_count", "schema_version",
-        "seek_number", "topic", "where",
+        "batch_size", "encryption", "entry", "lane", "ledger", "producer_name", "publish_time", "redelivery_count",
+        "schema_version", "seek_number", "topic", "where",
     )  # fmt: skip
 
     def __init__(
@@ -128,6 +129,7 @@ class Origin:
         self.redelivery_count = redelivery_count
         self.schema_version = schema_version
         self.seek_number = 0  # of its segment consumer when it arrived
+        self.encryption: EncryptionContext | None = None  # set if it could not be decrypted
         self.where = (topic, lane)
 
 
@@ -194,6 +196,12 @@ class Message:
     @property
     def publish_time(self) -> int:
         return self.origin.publish_time
+
+    @property
+    def encryption(self) -> EncryptionContext | None:
+        """Set if the message could not be decrypted and the consumer has `on_failure="deliver"`; `data` is the
+        ciphertext then."""
+        return self.origin.encryption
 
     @property
     def producer_name(self) -> str:

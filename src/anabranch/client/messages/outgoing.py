@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.client.arguments import check_properties, check_whole, is_text
+from anabranch.client.encryption.entry_cipher import EntryCipher
 from anabranch.client.errors import BadOption
 from anabranch.client.messages.compression import Compression
 from anabranch.protocol import pulsar_pb2 as pb
@@ -99,6 +100,7 @@ class EntryFormat:
     compression: Compression = Compression.NONE
     schema_version: bytes = b""
     chunk_bytes: int | None = None  # larger messages are chunked (see `chunking`); None: refused
+    cipher: EntryCipher | None = None  # encrypts bodies
 
 
 @dataclass(slots=True, eq=False)

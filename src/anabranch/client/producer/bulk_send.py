@@ -179,6 +179,7 @@ class Bulk:
             bytes_max=batching.max_bytes,
             compressed=None if style.compression is Compression.NONE else shrunk,
             extra=extra,
+            encrypted=None if style.cipher is None else style.cipher.encrypted,
         )
 
     def record(self, row: int, first: int, order: int, publish_time: int, deadline: float) -> OutgoingMessage:

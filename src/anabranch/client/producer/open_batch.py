@@ -172,4 +172,6 @@ def sealed(
     if style.compression is not Compression.NONE:
         kind, body = packed(bytes(body), style.compression)
         of.compression = kind.number
+    if style.cipher is not None:
+        body = style.cipher.encrypted(of, body)
     return Entry(batch, entry_head(of, body), body, first_id, batch.highest, batch.deadline)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.client.config import AccessMode, Batching
+from anabranch.client.encryption.entry_cipher import EntryCipher
+from anabranch.client.encryption.options import Encryption
 from anabranch.client.messages.compression import Compression
 from anabranch.client.messages.outgoing import EntryFormat
 from anabranch.client.schema.schema import Schema
@@ -28,6 +30,8 @@ class ProducerOptions:
     initial_sequence_id: int | None = None  # the last one in use; None: the last stored one of this name
 
     partition_hash: PartitionHash | None = None  # of a regular topic; None: as its broker says
+    encryption: Encryption | None = None
 
     def style(self) -> EntryFormat:
-        return EntryFormat(self.name, self.compression, chunk_bytes=self.chunk_bytes)
+        cipher = None if self.encryption is None else EntryCipher()
+        return EntryFormat(self.name, self.compression, chunk_bytes=self.chunk_bytes, cipher=cipher)

@@ -13,6 +13,7 @@ from typing import Any
 from anabranch.client.arguments import check_has
 from anabranch.client.config import Seconds, seconds
 from anabranch.client.context import ClientContext
+from anabranch.client.encryption.data_key_rotation import DataKeyRotation
 from anabranch.client.errors import ClientError, Closed, TimedOut
 from anabranch.client.messages.message import MessageId
 from anabranch.client.messages.outgoing import RECORD_OVERHEAD_BYTES, OutgoingMessage, check, check_tombstone
@@ -56,6 +57,10 @@ class Producer:
             str(topic), self._state, self._style, options, context, self._on_stored, self._on_failed
         )
         self._memory = MemoryLimit(options.pending_bytes_max)
+        self._rotation: DataKeyRotation | None = None
+        if options.encryption is not None and self._style.cipher is not None:
+            timeout_s = options.operation_timeout_s
+            self._rotation = DataKeyRotation(options.encryption, self._style.cipher, context, timeout_s)
         self._counters = ProducerCounters()
         self._window = Window(context.clock.monotonic())
         self._watch: LayoutWatch | None = None
@@ -73,6 +78,8 @@ class Producer:
         self._loop = loop = asyncio.get_running_loop()
         deadline = loop.time() + options.operation_timeout_s
         try:
+            if self._rotation is not None:
+                await self._rotation.open(self.topic)
             self._watch = self._watches.hold(self._asked_topic, self)
             await self._watch.wait_first(options.operation_timeout_s)
             async with asyncio.timeout_at(deadline):
@@ -289,6 +296,8 @@ class Producer:
             await self._segments.close(Closed("the producer is closed"), timeout_s)
         finally:
             self._memory.close()
+            if self._rotation is not None:
+                await self._rotation.close()
             if self._watch is not None:
                 await self._watches.release(self._watch, self)
 

@@ -196,6 +196,7 @@ class SegmentProducer:
             "producer_name": options.name,
             "user_provided_producer_name": options.is_name_given,
             "epoch": self._epoch,
+            "encrypted": True if options.encryption is not None else None,
             "metadata": _pairs(metadata),
             "schema": schema_field(options.schema),
             "producer_access_mode": _ACCESS[options.access],

@@ -101,7 +101,8 @@ class SchemaResolver:
 
     def set_decoder(self, message: Message) -> None:
         """Called when the message is handed out to the application."""
-        message.decoder = self._versions.decoder_for(message)
+        if message.encryption is None:  # else `value` is the ciphertext
+            message.decoder = self._versions.decoder_for(message)
 
     async def _fetch(self, version: Version) -> None:
         """Retries until there is a final answer: a restarting broker must not make messages unreadable."""

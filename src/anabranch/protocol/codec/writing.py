@@ -25,6 +25,9 @@ from anabranch.protocol.entry import CHECKSUM_MAGIC
 Compressor = Callable[[bytes | bytearray], tuple[int, bytes]]
 """Body → wire number of its compression, and the compressed body."""
 
+Encryptor = Callable[[pb.MessageMetadata, bytes | bytearray], bytes]
+"""Metadata of an entry, which it changes, and body → encrypted body."""
+
 Extra = Callable[[int, Sequence[int]], bytes]
 """Segment and rows of an entry → additional fields of its metadata."""
 
@@ -97,6 +100,7 @@ def write(
     bytes_max: int = 128 * 1024,
     compressed: Compressor | None = None,
     extra: bytes | Extra = b"",
+    encrypted: Encryptor | None = None,
 ) -> list[list[Packed]]:
     """The entries of each segment, rows in order; without `segments` (see `route`) all rows belong to segment 0.
 
@@ -106,7 +110,7 @@ def write(
     has no batch layout.
 
     `extra` is appended to each entry's metadata: encoded fields like a schema version. It may depend on the entry, and
-    is then called in the order of a segment's entries. `compressed` compresses bodies.
+    is then called in the order of a segment's entries. `compressed` compresses bodies, then `encrypted` encrypts them.
     """
     loops = core.loops
     given = loops.given(values, "values")
@@ -134,6 +138,8 @@ def write(
             if compressed is not None:
                 kind, plain = compressed(plain)
                 of.compression = kind  # type: ignore[assignment]  # a number of the wire
+            if encrypted is not None:
+                plain = encrypted(of, plain)
             mine = numbered[start : start + count]
             more = extra if isinstance(extra, bytes) else extra(segment, mine)
             entries.append(Packed(_head(of, more, plain), plain, lowest, highest, mine))

@@ -5,14 +5,19 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
+import org.apache.pulsar.client.api.CompressionType;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
+import org.apache.pulsar.client.api.CryptoKeyReader;
 import org.apache.pulsar.client.api.DeadLetterPolicy;
+import org.apache.pulsar.client.api.EncryptionKeyInfo;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.Schema;
@@ -81,6 +86,8 @@ public class JavaFeatures {
             case "reader": return reader(topic);
             case "seek": return seek(topic);
             case "chunks": return chunks(topic);
+            case "encrypt": return encrypt(topic, words[2], words[3], List.of(words).subList(4, words.length));
+            case "decrypt": return decrypt(topic, Integer.parseInt(words[2]), words[3]);
             default: throw new IllegalArgumentException(words[0]);
         }
     }
@@ -239,6 +246,47 @@ public class JavaFeatures {
                     .enableChunking(true).chunkMaxMessageSize(20_000).create()) {
             producer.send(new byte[200_000]);
             return List.of(String.valueOf(next(consumer).getData().length));
+        }
+    }
+
+    /** Reads the same key for every name. */
+    private static CryptoKeyReader key(String pem) {
+        EncryptionKeyInfo key = new EncryptionKeyInfo(pem.getBytes(StandardCharsets.UTF_8), Map.of("version", "1"));
+        return new CryptoKeyReader() {
+            @Override
+            public EncryptionKeyInfo getPublicKey(String name, Map<String, String> metadata) {
+                return key;
+            }
+
+            @Override
+            public EncryptionKeyInfo getPrivateKey(String name, Map<String, String> metadata) {
+                return key;
+            }
+        };
+    }
+
+    private List<String> encrypt(String topic, String form, String pem, List<String> values) throws Exception {
+        ProducerBuilder<byte[]> builder = client.newProducer().topic(topic).addEncryptionKey("app")
+            .cryptoKeyReader(key(pem)).enableBatching(form.equals("batch"));
+        if (form.equals("batch")) {
+            builder.batchingMaxPublishDelay(200, TimeUnit.MILLISECONDS).compressionType(CompressionType.ZSTD);
+        }
+        if (form.equals("chunks")) {
+            builder.enableChunking(true).chunkMaxMessageSize(20_000);
+        }
+        try (Producer<byte[]> producer = builder.create()) {
+            for (String value : values) {
+                producer.newMessage().key("k").value(value.getBytes(StandardCharsets.UTF_8)).sendAsync();
+            }
+            producer.flush();
+        }
+        return List.of();
+    }
+
+    private List<String> decrypt(String topic, int count, String pem) throws Exception {
+        try (Consumer<byte[]> consumer = consumer(topic, SubscriptionType.Exclusive).cryptoKeyReader(key(pem))
+                .subscribe()) {
+            return take(consumer, count);
         }
     }
 }

@@ -11,7 +11,7 @@ from anabranch.client.consumer.assignment_reconciler import (
     SegmentOrder,
     Stop,
 )
-from anabranch.client.consumer.segment.segment_consumer_effects import Ack
+from anabranch.client.consumer.segment.effects import Ack
 from anabranch.client.consumer.segment.segment_consumer_state import SegmentConsumerState
 from anabranch.client.messages.message import MessageId
 

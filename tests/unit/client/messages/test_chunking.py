@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from anabranch.client.config import Batching
-from anabranch.client.consumer.segment.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
+from anabranch.client.consumer.segment.effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.consumer.segment.segment_consumer_state import SegmentConsumerState
 from anabranch.client.errors import MessageTooLarge, TimedOut, refusal
 from anabranch.client.messages.chunking import ChunkAssembly, CompleteMessage, entries_of

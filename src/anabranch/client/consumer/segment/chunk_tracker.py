@@ -18,6 +18,7 @@ from anabranch.client.messages.chunking import (
     is_chunk,
 )
 from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.entry import Bytes
 
 __all__ = ["ChunkTracker", "CompleteMessage", "IncompleteMessage", "Place", "is_chunk"]
 
@@ -50,9 +51,7 @@ class ChunkTracker:
     def is_resent_chunk(self, of: pb.MessageMetadata) -> bool:
         return self._assembly.is_resent_chunk(of)
 
-    def add(
-        self, of: pb.MessageMetadata, data: memoryview, place: Place, now: float, tries: int
-    ) -> CompleteMessage | None:
+    def add(self, of: pb.MessageMetadata, data: Bytes, place: Place, now: float, tries: int) -> CompleteMessage | None:
         """Add a chunk. Returns the message if this chunk completes it."""
         return self._assembly.add(of, data, place, now, tries)
 

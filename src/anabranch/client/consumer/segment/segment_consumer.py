@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import or_
 from typing import Any, Protocol
@@ -18,9 +17,13 @@ from anabranch.client.connection.connection import Connection
 from anabranch.client.connection.connection_state import command
 from anabranch.client.connection.reconnect import ReconnectLoop
 from anabranch.client.consumer.segment.batch_bits import bit_of, nack_of, whole_entry
-from anabranch.client.consumer.segment.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
+from anabranch.client.consumer.segment.effects import Ack, Deliver, Effect, Fail, Flow, Redeliver, Reject
+from anabranch.client.consumer.segment.key_wait import KeyWait
+from anabranch.client.consumer.segment.segment_consumer_spec import Grant, SegmentConsumerSpec
 from anabranch.client.consumer.segment.segment_consumer_state import SegmentConsumerState
 from anabranch.client.context import ClientContext
+from anabranch.client.encryption.decryptor import Decryptor
+from anabranch.client.encryption.key_fetcher import KeyFetcher
 from anabranch.client.errors import (
     ClientError,
     ConsumerFenced,
@@ -34,7 +37,6 @@ from anabranch.client.errors import (
 from anabranch.client.messages.entry_contents import DeliveredEntry, set_seek_number
 from anabranch.client.messages.message import Message, MessageId, Origin
 from anabranch.client.metrics.counters import ConsumerCounters
-from anabranch.client.topic.topic_view import BrokerUrls
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
@@ -51,43 +53,12 @@ OWN_ACK_ANSWER_SECONDS = 0.05  # our brokers do not answer what arrives after th
 CHUNK_SECONDS = 15.0  # between checks for incomplete chunked messages that expired
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentConsumerSpec:
-    """What SUBSCRIBE says about a consumer of one partition or segment."""
-
-    topic: str  # on the wire
-    identity: str  # the topic that the application knows
-    lane: int = -1  # the number in message ids
-    segment_id: int = 0
-    partition: int = -1
-    is_legacy: bool = True  # a regular topic, not a segment
-    subscription: str
-    sub_type: pb.CommandSubscribe.SubType
-    consumer_name: str
-    from_earliest: bool = False
-    priority: int = 0
-    properties: Mapping[str, str] = field(default_factory=dict)
-    subscription_properties: Mapping[str, str] = field(default_factory=dict)
-    ack_group_s: float = 0.01
-    hint: BrokerUrls | None = None  # the broker that serves it, according to the layout
-    schema: pb.Schema | None = None
-    incarnation: int = 0  # of the scalable topic; 0: not known. Brokers refuse a consumer of another incarnation
-    bucket_splits: tuple[int, ...] = ()  # of the segment's entry buckets, if it is read by buckets
-    ring_hash: str | None = None  # with `bucket_splits`
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """The assignment under which a segment is read. Brokers refuse it after the segment was assigned elsewhere."""
-
-    incarnation: int
-    generation: int
-
-
 class SegmentListener(Protocol):
     """Receives the messages and events of a segment consumer. Called on the event loop; must not raise."""
 
     counters: ConsumerCounters
+    decryptor: Decryptor
+    key_fetcher: KeyFetcher | None  # None: the consumer has no private keys
 
     def on_messages(self, segment_consumer: SegmentConsumer, messages: Sequence[Message]) -> None: ...
 
@@ -96,6 +67,9 @@ class SegmentListener(Protocol):
 
     def on_failed(self, segment_consumer: SegmentConsumer, error: ClientError) -> None:
         """It will not be attached again."""
+
+    def on_unreadable(self, segment_consumer: SegmentConsumer, error: ClientError) -> None:
+        """It cannot read a message, and delivers nothing more."""
 
     def on_end_reached(self, segment_consumer: SegmentConsumer) -> None:
         """The segment is sealed and everything in it is acknowledged."""
@@ -116,6 +90,7 @@ class SegmentConsumer:
         self.spec = spec
         self._is_shared = spec.sub_type == pb.CommandSubscribe.Shared
         self._window = window
+        self._listener = listener
         self.state = self._new_state()
         self.seek_number = 0  # grows when the position is moved; messages of lower numbers came before that
         self._seek_count: int | None = None  # of the broker, when it was attached last
@@ -127,8 +102,9 @@ class SegmentConsumer:
         self.acks_promptly = False
         self.grant: Grant | None = None  # the last assignment; sent only to brokers with Anabranch extensions
         self._hint = spec.hint
-        self._listener = listener
         self._counters = listener.counters
+        fetcher = listener.key_fetcher
+        self._key_wait = None if fetcher is None else KeyWait(fetcher.prepare, self._deliver)
         self._pool = context.pool
         self._clock = context.clock
         self._connection: Connection | None = None
@@ -194,7 +170,12 @@ class SegmentConsumer:
     def _new_state(self) -> SegmentConsumerState:
         spec = self.spec
         return SegmentConsumerState(
-            spec.identity, lane=spec.lane, partition=spec.partition, prefetch=self._window, is_shared=self._is_shared
+            spec.identity,
+            lane=spec.lane,
+            partition=spec.partition,
+            prefetch=self._window,
+            is_shared=self._is_shared,
+            decryptor=self._listener.decryptor,
         )
 
     def _note_seeks(self, seek_count: int | None) -> None:
@@ -238,6 +219,8 @@ class SegmentConsumer:
         if self._chunk_timer is not None:
             self._chunk_timer.cancel()
             self._chunk_timer = None
+        if self._key_wait is not None:
+            self._key_wait.clear()
         self.turn += 1
         self.state.lost(self._listener.drop_messages(self))
 
@@ -254,10 +237,11 @@ class SegmentConsumer:
             counters.bytes += len(payload)
             if body.redelivery_count:
                 counters.redelivered += 1
-            counters.arrived_at = now = self._clock.monotonic()
-            self.perform(self.state.delivered(body, payload, now))
-            if self.state.has_chunks and self._chunk_timer is None:
-                self._chunk_timer = self._clock.call_later(CHUNK_SECONDS, self._expire_chunks)
+            counters.arrived_at = self._clock.monotonic()
+            if self._key_wait is None:
+                self._deliver(body, payload)
+            else:
+                self._key_wait.add(body, payload)
         elif kind == BaseCommand.CLOSE_CONSUMER:
             if self._is_moving:  # SEEK and UNSUBSCRIBE close it, and the owner decides what follows
                 self._is_closed_by_move = True
@@ -266,6 +250,12 @@ class SegmentConsumer:
         elif kind == BaseCommand.REACHED_END_OF_TOPIC:
             self.is_at_end = True
             self._listener.on_end_reached(self)
+
+    def _deliver(self, body: Any, payload: Bytes) -> None:
+        """A MESSAGE command, when the data key of its entry is known."""
+        self.perform(self.state.delivered(body, payload, self._clock.monotonic()))
+        if self.state.has_chunks and self._chunk_timer is None:
+            self._chunk_timer = self._clock.call_later(CHUNK_SECONDS, self._expire_chunks)
 
     def _expire_chunks(self) -> None:
         """Incomplete chunked messages expire even if no other message arrives."""
@@ -305,6 +295,8 @@ class SegmentConsumer:
                     if isinstance(messages, DeliveredEntry):
                         self._counters.publish_time_ms = messages.contents.of.publish_time
                     self._listener.on_messages(self, messages)
+                case Fail(error):
+                    self._listener.on_unreadable(self, error)
                 case _ if connection is None:
                     pass  # detached meanwhile: the broker starts from scratch at the next attach
                 case Flow(permits):
@@ -321,7 +313,7 @@ class SegmentConsumer:
                     self._ack_answers.add(answer)
                     answer.add_done_callback(self._ack_answers.discard)
                     answer.add_done_callback(partial(self._answered_ack, number, self.state))
-                case Reject(identity, reason):
+                case Reject(identity, reason, problem):
                     self._counters.rejected += 1
                     place = f"{identity.ledgerId}:{identity.entryId}"
                     log.warning(
@@ -334,7 +326,7 @@ class SegmentConsumer:
                             consumer_id=self._id,
                             ack_type=pb.CommandAck.Individual,
                             message_id=[identity],
-                            validation_error=pb.CommandAck.BatchDeSerializeError,
+                            validation_error=problem,
                         )
                     )
                 case Redeliver(ids):

@@ -24,15 +24,16 @@ from typing import Any
 from anabranch.client.consumer.segment import batch_bits
 from anabranch.client.consumer.segment.batch_bits import ack_of, all_of, bit_of, bits_of, covered, nack_of, wire_of
 from anabranch.client.consumer.segment.chunk_tracker import ChunkTracker, IncompleteMessage, Place, is_chunk
-from anabranch.client.consumer.segment.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
+from anabranch.client.consumer.segment.effects import Ack, Deliver, Effect, Fail, Flow, Redeliver, Reject
+from anabranch.client.encryption.decryptor import WITHOUT_KEYS, Decryptor
+from anabranch.client.errors import DecryptionFailed
 from anabranch.client.messages.compression import unpacked
 from anabranch.client.messages.entry_contents import DeliveredEntry, EntryContents
 from anabranch.client.messages.message import Message, MessageId, Origin
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import signed
-from anabranch.protocol.entry import Bytes, checksum_ok, parts
-from anabranch.protocol.errors import BadEntry
+from anabranch.protocol.entry import Bytes
 
 QUEUED_ACKS_MAX = 1000
 CHUNK_TRIES_MAX = 10  # deliveries after which an incomplete chunked message is rejected
@@ -57,11 +58,10 @@ class SegmentConsumerState:
         partition: int | None = None,
         prefetch: int = 1000,
         is_shared: bool = False,
+        decryptor: Decryptor = WITHOUT_KEYS,
     ) -> None:
-        """`partition` of the topic on the wire, if it differs from the lane.
-
-        `is_shared`: other consumers share the subscription, so they may get chunks of a message.
-        """
+        """`partition` of the topic on the wire, if it differs from the lane. `is_shared`: other consumers share the
+        subscription, so they may get chunks of a message."""
         assert prefetch >= 1
         self._topic = topic
         self._lane = lane
@@ -84,6 +84,7 @@ class SegmentConsumerState:
         self._is_refused = False  # the broker refused the last cumulative ack
         self._received: Place | None = None  # the last entry that the broker sent on this connection
         self._is_shared = is_shared
+        self._decryptor = decryptor
         self._chunks = ChunkTracker(is_shared=is_shared)
         self._withheld: MessageId | None = None  # cumulative ack of the application of which the broker got less
         self._queued_acks: list[tuple[Origin | MessageId, int]] = []  # not looked at yet; see `_apply_queued_acks`
@@ -127,13 +128,17 @@ class SegmentConsumerState:
         identity = body.message_id
         self._received = place = (signed(identity.ledgerId), signed(identity.entryId))
         try:
-            if not checksum_ok(payload):
-                raise BadEntry("checksum does not match")
-            of, data = parts(payload)
+            of, data, encryption = self._decryptor.read(payload)
             if is_chunk(of):
                 effects = self._chunk(body, of, data, place, now)
             else:
-                effects = self._entry(body, EntryContents(of, unpacked(of, data)), place)
+                effects = self._entry(body, EntryContents(of, unpacked(of, data), encryption), place)
+        except DecryptionFailed as error:
+            if self._decryptor.is_failure_final:
+                self._is_stopped = True
+                return [Fail(error)]
+            problem = pb.CommandAck.DecryptionError
+            effects = [Reject(wire_of(place, self._partition), error.reason, problem), *self._skip(1)]
         except Error as error:
             effects = [Reject(wire_of(place, self._partition), error.reason), *self._skip(1)]
         if self._chunks.on_entry(place) and self._withheld is not None:
@@ -141,7 +146,7 @@ class SegmentConsumerState:
             effects = [*effects, *self.flush()]
         return [*effects, *self.expire(now)] if self._chunks.has_begun else effects
 
-    def _chunk(self, body: Any, of: pb.MessageMetadata, data: memoryview, place: Place, now: float) -> list[Effect]:
+    def _chunk(self, body: Any, of: pb.MessageMetadata, data: Bytes, place: Place, now: float) -> list[Effect]:
         known = self._entries.get(place)
         if known is not None:
             if not known.unacked:
@@ -186,11 +191,6 @@ class SegmentConsumerState:
     def has_chunks(self) -> bool:
         """There are incomplete chunked messages, so `expire` may have work later."""
         return self._chunks.has_begun
-
-    @property
-    def holds_chunks(self) -> bool:
-        """There are chunked messages that are incomplete, or complete and not acknowledged."""
-        return bool(self._chunks)
 
     def ends_at(self, last: Place) -> list[Effect]:
         """Sealed: `last` is the last entry. Chunked messages that are incomplete after it are given up."""

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from anabranch.client.connection.connection import Connection
 from anabranch.client.consumer.checkpoint import After, FromStart, FromTime, Mark
-from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer, SegmentConsumerSpec, SegmentListener
-from anabranch.client.consumer.segment.segment_consumer_effects import Deliver, Effect, Reject
+from anabranch.client.consumer.segment.effects import Deliver, Effect, Reject
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer, SegmentListener
+from anabranch.client.consumer.segment.segment_consumer_spec import SegmentConsumerSpec
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import NotReady, Unexplained
 from anabranch.client.messages.message import Message, MessageId
@@ -229,8 +230,6 @@ class SegmentReader(SegmentConsumer):
     def since(self, one: MessageId) -> Position | None:
         """The entry after which a reader that continues after this message must start, so that it gets all chunks of
         messages that begin before this one and end after it. None if there are none."""
-        if not self.state.holds_chunks:
-            return None
         place = (one.ledger, one.entry)
         safe = self.state.safe_floor(place)
         if safe == place:

@@ -12,7 +12,7 @@ from typing import Any
 
 from anabranch.client.connection.connection import Connection
 from anabranch.client.consumer.segment.batch_bits import bit_of
-from anabranch.client.consumer.segment.segment_consumer import Grant
+from anabranch.client.consumer.segment.segment_consumer_spec import Grant
 from anabranch.client.consumer.segment.segment_consumer_state import SegmentConsumerState
 from anabranch.client.consumer.segment.stream_segment_consumer import StreamSegmentConsumer
 from anabranch.client.errors import ClientError, ConsumerFenced

@@ -16,7 +16,8 @@ from typing import Any
 from anabranch.client.connection.connection import Connection
 from anabranch.client.consumer.assignment_reconciler import SegmentOrder
 from anabranch.client.consumer.receive_queue import ReceiveQueue
-from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer, SegmentConsumerSpec, SegmentListener
+from anabranch.client.consumer.segment.segment_consumer import SegmentConsumer, SegmentListener
+from anabranch.client.consumer.segment.segment_consumer_spec import SegmentConsumerSpec
 from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
 from anabranch.client.messages.message import MessageId
@@ -93,9 +94,9 @@ class StreamSegmentConsumer(SegmentConsumer):
         """Keep acks until ancestors of the segment are acknowledged."""
         self.perform(self.state.hold_acks(is_held))
 
-    def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
-        super().on_command(kind, body, payload)
-        if self._end is not None and self._on_end_found is not None and kind == BaseCommand.MESSAGE:
+    def _deliver(self, body: Any, payload: Bytes) -> None:
+        super()._deliver(body, payload)
+        if self._end is not None and self._on_end_found is not None:
             if self.state.has_received((self._end.ledger, self._end.entry)):
                 self._on_end_found()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.client.consumer.segment.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
+from anabranch.client.consumer.segment.effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.consumer.segment.segment_consumer_state import SegmentConsumerState
 from anabranch.client.messages.message import Message
 from anabranch.protocol import pulsar_pb2 as pb

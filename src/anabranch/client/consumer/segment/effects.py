@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anabranch.client.errors import DecryptionFailed
 from anabranch.client.messages.message import Message
 from anabranch.protocol import pulsar_pb2 as pb
 
@@ -34,6 +35,14 @@ class Reject:
 
     id: pb.MessageIdData
     reason: str
+    problem: pb.CommandAck.ValidationError = pb.CommandAck.BatchDeSerializeError
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """An entry cannot be decrypted. It is not acknowledged, and nothing after it is delivered."""
+
+    error: DecryptionFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,4 +52,4 @@ class Redeliver:
     ids: Sequence[pb.MessageIdData]
 
 
-Effect = Flow | Deliver | Ack | Reject | Redeliver
+Effect = Flow | Deliver | Ack | Reject | Fail | Redeliver
