@@ -4,6 +4,7 @@
 |---|---|
 | `data_source` | the data source `anabranch`: schema, readers, writers |
 | `options` | options of source and sink |
+| `encryption_options` | options of source and sink for encryption |
 | `columns` | columns of a topic, as Spark and Arrow types |
 | `offsets` | positions of a query and the next batch; pure |
 | `client` | connections to brokers, used in drivers and executors |

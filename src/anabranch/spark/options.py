@@ -14,8 +14,10 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from anabranch.client.encryption.options import Decryption
 from anabranch.model.names import TopicName
 from anabranch.spark.client.access import CLIENT_OPTIONS, Access, BadSparkOption
+from anabranch.spark.encryption_options import decryption_of
 from anabranch.spark.offsets.key_filter import KeyFilter, read_keys, read_spans
 from anabranch.spark.offsets.partitions import Packing
 
@@ -28,12 +30,12 @@ SOURCE_OPTIONS = (
     "maxBytesPerPartition", "preserveKeyOrder", "readAlignment", "failOnDataLoss", "subscription", "subscriptionPrefix",
     "keys", "keyHashRange", "isolation", "metadata", "includeProperties", "includeMetadata", "includeKeyBytes",
     "valueFormat", "metadataMaxAgeMs", "fetchRetries", "fetchRetryBackoffMs", "operationTimeoutMs", "prefetchBytes",
-    "arrowBatchRows", "arrowBatchBytes",
+    "arrowBatchRows", "arrowBatchBytes", "decryptionKeys", "decryptionKeyFunction", "cryptoFailure",
 )  # fmt: skip
 SINK_OPTIONS = (
     "serviceUrl", "topic", "delivery", "producerPrefix", "producers", "buckets", "sortBy", "idempotencyKey",
     "idempotencyVersion", "entryMaxRows", "entryMaxBytes", "maxInFlight", "compression", "onNonDeterministicReplay",
-    "operationTimeoutMs", "sendTimeoutMs",
+    "operationTimeoutMs", "sendTimeoutMs", "encryptionKeys", "encryptionKeyFunction", "encryptionRecipients",
 )  # fmt: skip
 NOT_YET = {
     "txnTimeoutMs": "transactions, which brokers do not have yet; delivery=effectively-once stores each row once, too",
@@ -196,6 +198,7 @@ class SourceOptions:
     prefetch_bytes: int
     batch_rows: int
     batch_bytes: int
+    decryption: Decryption | None
 
     @staticmethod
     def of(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -238,6 +241,7 @@ class SourceOptions:
             prefetch_bytes=given.number("prefetchBytes", 16 << 20, 1),
             batch_rows=given.number("arrowBatchRows", 10_000, 1),
             batch_bytes=given.number("arrowBatchBytes", 2 << 20, 1),
+            decryption=decryption_of(given.text),
         )
 
 

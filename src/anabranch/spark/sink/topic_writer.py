@@ -20,6 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from anabranch.client.encryption.data_key_rotation import new_data_key
+from anabranch.client.encryption.entry_cipher import EntryCipher
+from anabranch.client.encryption.options import Encryption
 from anabranch.client.errors import ClientError, TimedOut, TopicTerminated
 from anabranch.client.messages.compression import Compression, compressed
 from anabranch.client.topic.topic_view import TopicView
@@ -64,6 +67,7 @@ class OutletOptions:
     send_timeout_s: float = 60.0
     is_exact: bool = True
     on_replay: OnReplay = OnReplay.FAIL
+    encryption: Encryption | None = None
 
 
 class TopicWriter:
@@ -81,6 +85,10 @@ class TopicWriter:
         self._view: TopicView | None = None
         self._first: int | None = None  # sequence id of the task's first row
         self._memory = Memory(topic)
+        self._cipher: EntryCipher | None = None
+        if options.encryption is not None:
+            self._cipher = EntryCipher()
+            self._cipher.use(*cluster.call(partial(new_data_key, options.encryption, cluster.timeout_s)))
         self.rows_known = 0  # left out because an earlier attempt has persisted them
 
     def send(self, rows: Rows) -> None:
@@ -150,6 +158,7 @@ class TopicWriter:
             if kind is Compression.NONE
             else lambda body: (int(kind.number), compressed(bytes(body), kind=kind)),
             extra=noted,
+            encrypted=None if self._cipher is None else self._cipher.encrypted,
         )
         for lane, batch, after in zip(lanes, entries, tallies, strict=True):
             for entry, tally in zip(batch, after[1:], strict=True):
@@ -304,7 +313,7 @@ class TopicWriter:
                     self._memory.expect(segment, last, stored)
                 if segment == lane.segment.segment_id:
                     lane.tally = stored
-        if lane.last_sequence < self._first:
+        if lane.last_sequence < self._first and self._cipher is None:  # a checksum would tell something of the rows
             lane.tally = RowChecksum(self._first)
         self._memory.own(lane.segment.segment_id)
 
@@ -353,6 +362,7 @@ class TopicWriter:
                 producer_name=self._name,
                 user_provided_producer_name=True,
                 epoch=self._attempts,
+                encrypted=True if self._cipher is not None else None,
                 **fields,
             )
         except BaseException:

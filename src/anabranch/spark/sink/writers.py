@@ -32,11 +32,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from anabranch.client.encryption.options import Encryption
 from anabranch.client.messages.compression import Compression
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.chance import secret_bytes
 from anabranch.spark.client.access import Access, BadSparkOption
 from anabranch.spark.client.cluster_client import ClusterClient, cluster_of
+from anabranch.spark.encryption_options import encryption_of
 from anabranch.spark.options import ASYNC_PROGRESS, SINK_OPTIONS, Given
 from anabranch.spark.sink.buckets import BUCKET, BUCKETS_MAX
 from anabranch.spark.sink.segment_writer import Rows
@@ -115,6 +117,7 @@ class SinkOptions:
         if version is not None and (key is None or not 0 <= version < VERSIONS_MAX):
             raise BadSparkOption(f"idempotencyVersion goes with idempotencyKey and is 0 to {VERSIONS_MAX - 1}")
         sort_by = tuple(name.strip() for name in (given.text("sortBy") or "").split(",") if name.strip())
+        encryption = encryption_of(given.text)
         return SinkOptions(
             given.access(),
             None if topic is None else checked_topic(topic),
@@ -131,9 +134,20 @@ class SinkOptions:
                 compression=given.choice("compression", Compression, Compression.NONE, Compression),
                 send_timeout_s=given.number("sendTimeoutMs", 60_000, 1) / 1000,
                 is_exact=delivery is Delivery.EFFECTIVELY_ONCE,
-                on_replay=given.choice("onNonDeterministicReplay", OnReplay, OnReplay.FAIL, OnReplay),
+                on_replay=_on_replay(given, encryption),
+                encryption=encryption,
             ),
         )
+
+
+def _on_replay(given: Given, encryption: Encryption | None) -> OnReplay:
+    """The broker has no checksum of encrypted rows, and the sink no private key to read them back."""
+    if encryption is None:
+        return given.choice("onNonDeterministicReplay", OnReplay, OnReplay.FAIL, OnReplay)
+    chosen = given.choice("onNonDeterministicReplay", OnReplay, OnReplay.IGNORE, OnReplay)
+    if chosen is not OnReplay.IGNORE:
+        raise BadSparkOption("with encryption, onNonDeterministicReplay is ignore: stored rows cannot be compared")
+    return chosen
 
 
 def _buckets(given: Given, delivery: Delivery, sort_by: tuple[str, ...]) -> int:

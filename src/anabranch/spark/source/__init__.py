@@ -6,6 +6,7 @@
 | `admission` | limits on what one micro-batch takes |
 | `stream_reader` | the streaming reader of one query |
 | `read_task` | the ranges of one task as Arrow batches, in executors |
+| `decryption` | entries decrypted before they become rows |
 | `arrow_rows` | entries as Arrow rows |
 | `value_decoder` | values as text or as columns of the topic's schema |
 | `segments_table` | `metadata=segments`: the segments of a topic as rows |

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from anabranch.client.errors import DecryptionFailed
 from anabranch.model.errors import Error
-from anabranch.protocol.errors import BadEntry, OpaqueEntry
+from anabranch.protocol.errors import BadEntry
 from anabranch.spark.client.cluster_client import ClusterClient, cluster_of
 from anabranch.spark.client.entry_fetcher import Fetch, Stored
 from anabranch.spark.offsets.advance import LostData
 from anabranch.spark.offsets.partitions import Range
 from anabranch.spark.options import SourceOptions
 from anabranch.spark.source.arrow_rows import decode, record_batch
+from anabranch.spark.source.decryption import EntryDecryption
 from anabranch.spark.source.value_decoder import ValueReader
 
 _frozen = False
@@ -39,11 +41,15 @@ class Task:
 def read(task: Task, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
     _freeze()
     cluster = cluster_of(task.options.access)
+    keys = task.options.decryption
+    decryption = None if keys is None else EntryDecryption(keys, cluster)
     for one in ranges:
-        yield from _read_range(task, cluster, one)
+        yield from _read_range(task, cluster, one, decryption)
 
 
-def _read_range(task: Task, cluster: ClusterClient, one: Range) -> Iterator[pa.RecordBatch]:
+def _read_range(
+    task: Task, cluster: ClusterClient, one: Range, decryption: EntryDecryption | None
+) -> Iterator[pa.RecordBatch]:
     options = task.options
     if not options.fails_on_loss:
         first = cluster.extents({one.backing: {}})[one.backing].first
@@ -69,24 +75,29 @@ def _read_range(task: Task, cluster: ClusterClient, one: Range) -> Iterator[pa.R
             pending.append(entry)
             size += len(entry.payload)
             if size >= options.batch_bytes:
-                yield from _rows(task, one, fetch, pending)
+                yield from _rows(task, one, fetch, pending, decryption)
                 pending, size = [], 0
         if pending:
-            yield from _rows(task, one, fetch, pending)
+            yield from _rows(task, one, fetch, pending, decryption)
             pending, size = [], 0
 
 
-def _rows(task: Task, one: Range, fetch: Fetch, entries: list[Stored]) -> Iterator[pa.RecordBatch]:
+def _rows(
+    task: Task, one: Range, fetch: Fetch, stored: list[Stored], decryption: EntryDecryption | None
+) -> Iterator[pa.RecordBatch]:
+    entries, skipped = stored, 0
     try:
+        if decryption is not None:
+            entries, skipped = decryption.opened(stored)
         found = decode(entries)
-    except (BadEntry, OpaqueEntry) as cause:
-        where = f"{entries[0].position} to {entries[-1].position}"
+    except (BadEntry, DecryptionFailed) as cause:
+        where = f"{stored[0].position} to {stored[-1].position}"
         raise UnreadableEntry(f"{one.backing}: an entry from {where} cannot be read: {cause.reason}") from cause
     if found.chunked:
         at = entries[found.chunked[0]].position
         raise UnreadableEntry(f"{one.backing}: {at} is a piece of a chunked message, which this source cannot join")
     messages = sum(max(size, 1) for size in found.batch_sizes)
-    fetch.used(messages, sum(len(entry.payload) for entry in entries))
+    fetch.used(messages + skipped, sum(len(entry.payload) for entry in stored))
     if not len(found):
         return
     if task.values is None:
