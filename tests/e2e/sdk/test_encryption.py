@@ -80,6 +80,24 @@ async def test_every_kind_of_consumer_reads_every_form(
     assert files_with(broker.data, SECRET) == []
 
 
+async def test_consumers_that_share_a_segment_decrypt_their_buckets(sdk: Client, topic: str) -> None:
+    """The broker chooses the consumer by the stamp of an entry, unopened."""
+    place = topic.replace("persistent://", "topic://")
+    form: dict[str, Any] = {"subscription": "s", "start": "earliest", "fan_out": "auto", "decryption": APP}
+    async with (
+        sdk.stream_consumer(place, name="one", **form) as one,
+        sdk.stream_consumer(place, name="two", **form) as two,
+        sdk.producer(place, encryption=ENCRYPTION) as producer,
+    ):
+        await producer.send_batch([b"%d" % n for n in range(200)], [f"k{n % 20}" for n in range(200)], timeout=LIMIT_S)
+        found: list[bytes] = []
+        async with asyncio.timeout(LIMIT_S):
+            while len(found) < 200:
+                for consumer in (one, two):
+                    found += [message.value for message in await consumer.receive_many(200, timeout=0.05)]
+        assert sorted(found, key=int) == [b"%d" % n for n in range(200)]
+
+
 async def test_columns_of_encrypted_entries(sdk: Client, place: str) -> None:
     async with (
         sdk.stream_consumer(place, subscription="s", start="earliest", decryption=APP) as consumer,

@@ -70,7 +70,12 @@ class SharedSegmentConsumer(StreamSegmentConsumer):
         self._handed_out = HandedOut()
         spec = self.spec
         return SegmentConsumerState(
-            spec.identity, lane=spec.lane, partition=spec.partition, prefetch=self._window, is_shared=True
+            spec.identity,
+            lane=spec.lane,
+            partition=spec.partition,
+            prefetch=self._window,
+            is_shared=True,
+            decryptor=self._listener.decryptor,
         )
 
     # -- claims
