@@ -14,6 +14,7 @@ below that, so its batches stay whole: stamped, but routed like entries of sever
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from anabranch.client.messages.outgoing import Entry, EntryFormat
@@ -42,16 +43,17 @@ class Division:
         stamp = min(positions), max(positions)
         if self.keeps_batches_whole or self.buckets.of_stamp(*stamp) >= 0:
             return [sealed(batch, style, stamp)]
-        bucket = self.buckets.bucket
-        rows: dict[int, list[int]] = {}
+        rows: list[list[int]] = [[] for _ in range(self.buckets.count)]
+        splits = self.buckets.splits
         for row, position in enumerate(positions):
-            rows.setdefault(bucket(position), []).append(row)
-        made = []
-        for mine in sorted(rows.values(), key=lambda mine: mine[-1]):
+            rows[bisect_right(splits, position)].append(row)
+        made, orders = list[Entry](), batch.orders
+        divided = sorted(filter(None, rows), key=lambda mine: mine[-1])
+        for mine in divided:
             stamps = [positions[row] for row in mine]
             made.append(sealed(batch.part(mine), style, (min(stamps), max(stamps)), is_part=True))
-        oldest = made[-1].records[0].order
-        for entry in reversed(made):
-            entry.oldest = oldest = min(oldest, entry.records[0].order)
+        oldest = orders[divided[-1][0]]
+        for entry, mine in zip(reversed(made), reversed(divided), strict=True):
+            entry.oldest = oldest = min(oldest, orders[mine[0]])
             entry.is_continuation = entry is not made[0]
         return made

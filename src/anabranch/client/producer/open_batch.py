@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, overload
 
 from anabranch.client.messages.compression import Compression, packed
@@ -65,17 +66,25 @@ class OpenBatch(Sequence[OutgoingMessage]):
         self.highest = sequence_id
 
     def part(self, rows: Sequence[int]) -> OpenBatch:
-        """These rows as a batch of their own."""
-        values, keys, ids, orders, tickets = self.values, self.keys, self.sequence_ids, self.orders, self.tickets
-        first = rows[0]
-        made = OpenBatch(self._given[first] if first in self._given else self._record(first))
-        for index in range(1, len(rows)):
-            row = rows[index]
-            if row in self._given:
-                made.add(self._given[row])
-            else:
-                made.join(values[row], keys[row], ids[row], orders[row], tickets[row], 0)
+        """These rows, ascending, as a batch of their own."""
+        made = OpenBatch.__new__(OpenBatch)
         made.publish_time_ms, made.deadline = self.publish_time_ms, self.deadline
+        if len(rows) == 1:
+            (row,) = rows
+            made.values, made.keys, made.tickets = [self.values[row]], [self.keys[row]], [self.tickets[row]]
+            made.sequence_ids, made.orders = [self.sequence_ids[row]], [self.orders[row]]
+        else:
+            pick = itemgetter(*rows)
+            made.values, made.keys, made.tickets = (
+                list(pick(self.values)),
+                list(pick(self.keys)),
+                list(pick(self.tickets)),
+            )
+            made.sequence_ids, made.orders = list(pick(self.sequence_ids)), list(pick(self.orders))
+        made.size_bytes, made.highest, made._made = 0, made.sequence_ids[-1], None
+        made._given = {0: self._given[rows[0]] if rows[0] in self._given else self._record(rows[0])}
+        if len(self._given) > 1:
+            made._given |= {at: self._given[row] for at, row in enumerate(rows) if row in self._given}
         return made
 
     def __len__(self) -> int:

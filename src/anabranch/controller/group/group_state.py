@@ -410,7 +410,9 @@ class GroupState:
                 self._renew(assigning.Followed(now, self.drain.drained))
         able = self.sessions.sharing
         if self.assignment.shares or (able and self._has_buckets):
-            shares = shared(self._layout, self.assignment, able)
+            closing = self.assignment.members - self.sessions.names  # they keep their shares until they are closed
+            readers = {name for one in self.assignment.shares.values() for name in one}
+            shares = shared(self._layout, self.assignment, able | (closing & readers))
             if shares != self.assignment.shares:
                 self._renew(assigning.Shared(shares))
 
