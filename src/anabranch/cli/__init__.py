@@ -10,7 +10,7 @@ contain behaviour that a program could need; such code belongs to `client`, `adm
 | `metadata` | `anabranch metadata …` |
 | `storage` | `anabranch storage …` |
 | `serve` | `anabranch standalone` and `anabranch broker` |
-| `traffic` | `anabranch produce`, `consume` and `bench` |
+| `traffic` | `anabranch produce`, `consume`, `tail` and `bench` |
 | `spark` | `anabranch spark …` |
 | `token` | `anabranch token …` |
 | `watch` | `anabranch watch` |
@@ -19,6 +19,7 @@ contain behaviour that a program could need; such code belongs to `client`, `adm
 | `diagnose` | `anabranch doctor`, `explain`, `top` and `wait` |
 | `config` | `anabranch config …` |
 | `completion` | `anabranch completion` |
+| `broker_names` | names that a shell completes, from the broker |
 | `version` | `anabranch --version` |
 | `output` | tables, progress and text for people |
 | `errors` | one line per failure, and the exit code |

@@ -1,10 +1,13 @@
-"""`anabranch completion`: the script that makes a shell complete commands, verbs and options. click writes it."""
+"""`anabranch completion`: the script that makes a shell complete commands, verbs, options and names. click writes it;
+`broker_names` asks the broker for names.
+"""
 
 from __future__ import annotations
 
 import click
 
 SHELLS = ("bash", "zsh", "fish")
+_COLONS = "COMP_WORDBREAKS=${COMP_WORDBREAKS//:}  # else topic://… would be three words"
 VARIABLE = "_ANABRANCH_COMPLETE"  # what click looks at when the shell asks
 
 
@@ -25,4 +28,6 @@ def completion(shell: str) -> int:
     assert kind is not None, f"click knows no {shell}"
     root = click.get_current_context().find_root().command
     click.echo(kind(root, {}, "anabranch", VARIABLE).source())
+    if shell == "bash":
+        click.echo(_COLONS)
     return 0

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from anabranch.cli.context_file import ENV_CONTEXT, Contexts, load, path_of, save
+from anabranch.cli.context_file import ENV_CONTEXT, BadContexts, Contexts, load, path_of, save
 from anabranch.cli.lazy_group import SuggestingGroup
 from anabranch.cli.output.tables import table
 from anabranch.cli.output.terminal import json_text, say
@@ -52,8 +52,15 @@ def add(name: str, **values: str | None) -> int:
     return 0
 
 
+def _known(asked: click.Context, parameter: click.Parameter, given: str) -> list[str]:
+    try:
+        return sorted(one for one in load(path_of(os.environ)).by_name if one.startswith(given))
+    except BadContexts:  # a shell that completes shows no errors; the command will
+        return []
+
+
 @context.command()
-@click.argument("name")
+@click.argument("name", shell_complete=_known)
 def use(name: str) -> int:
     """Use the context NAME from now on; `-` is the one before.
 
@@ -70,7 +77,7 @@ def use(name: str) -> int:
 
 
 @context.command()
-@click.argument("name")
+@click.argument("name", shell_complete=_known)
 def remove(name: str) -> int:
     """Remove the context NAME."""
     path = path_of(os.environ)

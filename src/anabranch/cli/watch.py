@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import deque
 from typing import Any
 
 import click
 
-from anabranch.admin.client import AdminClient
 from anabranch.admin.paths import scalable_path
-from anabranch.cli.admin.verb import connection_options, open_admin, wants_json
+from anabranch.cli.admin.verb import connection_options, names_of, open_admin, wants_json
+from anabranch.cli.output.repeat import follow, redraw
 from anabranch.cli.output.scalable_topic import stats_view
 from anabranch.cli.output.terminal import json_text, say
 from anabranch.cli.output.topic_changes import changes
-from anabranch.runtime.clock import Clock, SystemClock
 
 STORY_LINES = 12
-_CLEAR = "\x1b[H\x1b[J"
 
 
 class Screen:
@@ -39,23 +36,13 @@ class Screen:
         elif self._is_terminal:
             self._history += lines
             story = "\n".join(f"· {line}" for line in self._history)
-            click.echo(_CLEAR, nl=False)
-            say(f"{self._topic}\n{stats_view(figures)}\n\n{story}")
+            redraw(f"{self._topic}\n{stats_view(figures)}\n\n{story}")
         else:
             say(stats_view(figures) if first else "\n".join(lines), nl=first or bool(lines))
 
 
-async def follow(admin: AdminClient, path: str, screen: Screen, clock: Clock, every_s: float, looks: int) -> None:
-    seen = 0
-    while not looks or seen < looks:
-        if seen:
-            await clock.sleep(every_s)
-        screen.look(admin.get(f"/admin/v2/scalable/{path}/stats"))
-        seen += 1
-
-
 @click.command(params=list(connection_options()))
-@click.argument("topic")
+@click.argument("topic", shell_complete=names_of("scalable_topic"))
 @click.option(
     "--every", type=click.FloatRange(min=0.1), default=1.0, metavar="SECONDS", help="How often to look (default: 1)."
 )
@@ -75,6 +62,7 @@ def watch(context: click.Context, /, topic: str, every: float, looks: int, **rea
     Where the output is no terminal, only changes are printed, one line each.
     """
     screen = Screen(topic, is_terminal=sys.stdout.isatty(), as_json=wants_json(context))
+    path = f"/admin/v2/scalable/{scalable_path(topic)}/stats"
     with open_admin(context) as admin:
-        asyncio.run(follow(admin, scalable_path(topic), screen, SystemClock(), every, looks))
+        follow(lambda: screen.look(admin.get(path)), every, looks)
     return 0

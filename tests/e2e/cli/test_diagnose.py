@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -104,3 +105,47 @@ def test_tail_leaves_no_trace(run: Run, topic: str, broker: Broker) -> None:
     assert sum(shown) == 10
     with anabranch.admin.blocking.connect(broker.http_url) as admin:
         assert admin.scalable_topics.stats(topic)["subscriptions"] == {}
+
+
+def test_listing_is_watched_until_it_has_changed(run: Run, broker: Broker, topic: str) -> None:
+    name = f"late-{uuid.uuid4().hex[:8]}"
+    maker = threading.Timer(0.5, run_create, (broker.http_url, name))
+    maker.start()
+    said = run("admin", "topics", "list", "public/default", "--watch", "--every", "0.1", "--looks", "12")
+    maker.join()
+    assert said.count(f"persistent://public/default/{name}\n") == 1, "printed once, when it came"
+    ticks = run("admin", "scalable-topics", "list", "public/default", "-w", "--looks", "1", "--json").splitlines()
+    assert [topic in json.loads(line) for line in ticks] == [True]
+
+
+def run_create(http_url: str, name: str) -> None:
+    with anabranch.admin.blocking.connect(http_url) as admin:
+        admin.topics.create(f"persistent://public/default/{name}")
+
+
+def test_names_are_completed_from_the_broker(
+    run: Run, topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = topic.rpartition("/")[2]
+    run("admin", "scalable-topics", "create-subscription", topic, "-s", "audit")
+    hostile = f"topic://public/default/{short}-\x1b[2J"
+    run("admin", "scalable-topics", "create", hostile)
+
+    def completed(*words: str) -> list[str]:
+        monkeypatch.setenv("_ANABRANCH_COMPLETE", "zsh_complete")
+        monkeypatch.setenv("COMP_WORDS", shlex.join(["anabranch", *words]))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            main([])
+        monkeypatch.delenv("_ANABRANCH_COMPLETE")
+        return capsys.readouterr().out.splitlines()[1::3]
+
+    assert completed("watch", short) == [short], "and not the name with an escape sequence"
+    assert completed("tail", f"topic://public/default/{short}") == [topic]
+    assert completed("admin", "scalable-topics", "stats", "topic://public/") == ["topic://public/default/"]
+    assert completed("admin", "scalable-topics", "get-subscription", topic, "--subscription", "a") == ["audit"]
+    assert completed("admin", "namespaces", "policies", "public/d") == ["public/default"]
+    assert completed("admin", "tenants", "get", "pub") == ["public"]
+    assert "standalone" in completed("admin", "clusters", "get", "s")
+    run("admin", "scalable-topics", "delete", hostile, "--force")

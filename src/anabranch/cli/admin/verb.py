@@ -15,9 +15,10 @@ from typing import Any
 
 import click
 
-from anabranch.admin.client import DEFAULT_URL, AdminClient
+from anabranch.admin.client import DEFAULT_URL, TIMEOUT_SECONDS, AdminClient
 from anabranch.admin.paths import component, namespace_path, scalable_path, topic_path
 from anabranch.cli import context_file as contexts
+from anabranch.cli.broker_names import Completer, completer
 from anabranch.cli.lazy_group import SuggestingGroup
 from anabranch.cli.output.tables import shown
 from anabranch.cli.output.terminal import json_text, say
@@ -54,8 +55,15 @@ class Verb:
     hint: Callable[[AdminClient, Values], str] | None = None  # for people, on standard error; empty: none
     example: str = ""  # what follows `anabranch admin NOUN VERB`
 
+    @property
+    def is_read(self) -> bool:
+        """Only looks, so `--watch` may repeat it."""
+        return self.method == "GET" and not self.done
+
 
 def option(*names: str, help: str, **more: Any) -> click.Option:
+    if "--subscription" in names:
+        more.setdefault("shell_complete", names_of("subscription"))
     return click.Option(names, help=help, show_default=more.pop("show_default", False), **more)
 
 
@@ -97,12 +105,18 @@ def setting(context: click.Context, name: str, environment: str) -> str | None:
     return os.environ.get(environment) or contexts.in_use(os.environ).get(name)
 
 
-def open_admin(context: click.Context) -> AdminClient:
+def open_admin(context: click.Context, timeout_seconds: float = TIMEOUT_SECONDS) -> AdminClient:
     return AdminClient(
         setting(context, "admin_url", ENV_URL) or DEFAULT_URL,
         token=token_of(setting(context, "token", ENV_TOKEN)),
         trust_file=setting(context, "tls_trust_certs", ENV_TRUST),
+        timeout_seconds=timeout_seconds,
     )
+
+
+def names_of(kind: str) -> Completer | None:
+    """Completion of values of a parameter by the broker's names of this kind."""
+    return completer(kind, open_admin)
 
 
 def wants_json(context: click.Context) -> bool:
@@ -122,9 +136,30 @@ def call_of(verb: Verb, admin: AdminClient, values: Values) -> Any:
     return admin.call(verb.method, filled(verb.path, values), body, query=query).value
 
 
+def watch_options() -> list[click.Option]:
+    every = click.FloatRange(min=0.1)
+    return [
+        option("-w", "--watch", is_flag=True, help="Look again and again; without a terminal, print what changes."),
+        option("--every", type=every, default=2.0, metavar="SECONDS", help="How often, with --watch (default: 2)."),
+        option("--looks", type=click.IntRange(min=0), default=0, metavar="N", help="Stop after N (0: never)."),
+    ]
+
+
 def command_of(noun: str, verb: Verb) -> click.Command:
     def act(**values: Any) -> int:
         context = click.get_current_context()
+        if values.get("watch"):
+            as_json = wants_json(context)
+
+            from anabranch.cli.output.repeat import Answers, follow  # asyncio: other verbs start without it
+
+            def ask() -> str:
+                answer = call_of(verb, admin, values)
+                return json_text(answer) if as_json else verb.show(answer)
+
+            with open_admin(context) as admin:
+                follow(Answers(ask).look, values["every"], values["looks"])
+            return 0
         with open_admin(context) as admin:
             answer = call_of(verb, admin, values)
             hint = "" if verb.hint is None or wants_json(context) else verb.hint(admin, values)
@@ -139,11 +174,16 @@ def command_of(noun: str, verb: Verb) -> click.Command:
         return 0
 
     names = [name for name in _NAMES.findall(verb.path) if name in _POSITIONAL]
-    arguments = [click.Argument([name], metavar=_METAVARS.get(name, name.upper())) for name in names]
+    arguments = [
+        click.Argument([name], metavar=_METAVARS.get(name, name.upper()), shell_complete=names_of(name))
+        for name in names
+    ]
     text = verb.help
     if verb.example:
         text += f"\n\n\b\nExample:\n  anabranch admin {noun} {verb.name} {verb.example}"
     params: list[click.Parameter] = [*arguments, *verb.options, *connection_options()]
+    if verb.is_read:
+        params += watch_options()
     return click.Command(verb.name, params=params, callback=act, help=text, short_help=verb.help.splitlines()[0])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections.abc import Sequence
 
 import click
@@ -12,11 +10,10 @@ from anabranch.admin.client import AdminClient
 from anabranch.cli.admin.verb import connection_options, open_admin, wants_json
 from anabranch.cli.diagnose.attention import TopicFacts
 from anabranch.cli.diagnose.cluster_facts import TOPICS_MAX, topic_facts, topic_names
+from anabranch.cli.output.repeat import follow, redraw
 from anabranch.cli.output.tables import table
 from anabranch.cli.output.terminal import json_text, say
-from anabranch.runtime.clock import Clock, SystemClock
 
-_CLEAR = "\x1b[H\x1b[J"
 SORTS = {
     "in": lambda one: one.rate_in,
     "out": lambda one: one.rate_out,
@@ -40,22 +37,13 @@ def as_table(topics: Sequence[TopicFacts]) -> str:
     return table(heads, rows) if rows else "no topics"
 
 
-async def follow(
-    admin: AdminClient, clock: Clock, sort: str, count: int, every_s: float, looks: int, as_json: bool
-) -> None:
-    seen = 0
-    while not looks or seen < looks:
-        if seen:
-            await clock.sleep(every_s)
-        names = list(topic_names(admin))[:TOPICS_MAX]
-        found = busiest([topic_facts(admin, kind, name) for kind, name in names], sort, count)
-        if as_json:
-            say(json_text([as_object(one) for one in found]))
-        else:
-            if sys.stdout.isatty():
-                click.echo(_CLEAR, nl=False)
-            say(as_table(found))
-        seen += 1
+def look(admin: AdminClient, sort: str, count: int, as_json: bool) -> None:
+    names = list(topic_names(admin))[:TOPICS_MAX]
+    found = busiest([topic_facts(admin, kind, name) for kind, name in names], sort, count)
+    if as_json:
+        say(json_text([as_object(one) for one in found]))
+    else:
+        redraw(as_table(found))
 
 
 @click.command(params=list(connection_options()))
@@ -75,5 +63,5 @@ def top(context: click.Context, /, sort: str, count: int, every: float, looks: i
       anabranch top --sort backlog --looks 1
     """
     with open_admin(context) as admin:
-        asyncio.run(follow(admin, SystemClock(), sort, count, every, looks, wants_json(context)))
+        follow(lambda: look(admin, sort, count, wants_json(context)), every, looks)
     return 0

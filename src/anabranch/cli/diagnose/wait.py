@@ -11,7 +11,7 @@ import click
 from anabranch.admin.client import AdminClient
 from anabranch.admin.errors import AdminError
 from anabranch.admin.paths import timeline_url
-from anabranch.cli.admin.verb import connection_options, open_admin
+from anabranch.cli.admin.verb import connection_options, names_of, open_admin
 from anabranch.cli.output.terminal import say
 from anabranch.cli.param_types import Time
 from anabranch.model.errors import Error
@@ -70,7 +70,7 @@ async def until(
 
 
 @click.command(params=[one for one in connection_options() if one.name != "as_json"])
-@click.argument("topic")
+@click.argument("topic", shell_complete=names_of("scalable_topic"))
 @click.option("-d", "--drained", metavar="SUBSCRIPTION", help="Until this subscription has nothing left to read.")
 @click.option("--active", type=click.IntRange(min=1), metavar="N", help="Until N segments are active.")
 @click.option("--no-operation", "idle", is_flag=True, help="Until no split or merge runs.")

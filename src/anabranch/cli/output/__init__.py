@@ -1,4 +1,4 @@
-"""Text for people. Everything but `terminal`, `progress` and `stderr_capture` is pure.
+"""Text for people. Everything but `terminal`, `repeat`, `progress` and `stderr_capture` is pure.
 
 | module | what it is |
 |---|---|
@@ -9,6 +9,7 @@
 | `layout_changes` | splits and merges between two layouts |
 | `topic_changes` | differences between two stats answers of a scalable topic |
 | `peeked_message` | a stored entry as messages |
+| `repeat` | a look that is repeated: redrawn on a terminal, printed when it changes elsewhere |
 | `progress` | a progress line on the terminal |
 | `stderr_capture` | redirects standard error of child processes to a file |
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from anabranch.cli.admin.verb import names_of
 from anabranch.cli.output.layout_changes import Change, changes
 from anabranch.cli.output.terminal import json_text, plain, say
 from anabranch.cli.param_types import Time
@@ -181,7 +182,7 @@ def keep_place(consumer: Consumer, plan: Plan) -> None:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=names_of("any_topic"))
 @click.option("-s", "--subscription", metavar="NAME", help="Created when it is not there. Not for --type checkpoint.")
 @click.option("-n", "--count", type=click.IntRange(min=0), default=0, metavar="N", help="Stop after N (0: never).")
 @click.option("--timeout", type=Time(), metavar="TIME", help="Stop when nothing comes for so long: 5s, 1m.")

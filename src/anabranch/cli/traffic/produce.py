@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from anabranch.cli.admin.verb import names_of
 from anabranch.cli.output.progress import with_progress
 from anabranch.cli.param_types import Size
 from anabranch.cli.traffic.client_options import Access, TrafficError, access_of, run, wire_options, with_count
@@ -82,7 +83,7 @@ def generated(schedule: Schedule, size: int, key: str | None, keys: int) -> Fill
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=names_of("any_topic"))
 @click.option("-m", "--message", "texts", multiple=True, metavar="TEXT", help="A message; may be given several times.")
 @click.option("--file", type=click.File("rb"), metavar="FILE", help="A message per line; - is standard input.")
 @click.option("-k", "--key", metavar="KEY", help="The key of every message.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from anabranch.cli.admin.verb import names_of
 from anabranch.cli.output.terminal import json_text, plain, say
 from anabranch.cli.param_types import Time
 from anabranch.cli.traffic.client_options import Access, access_of, run, wire_options
@@ -95,7 +96,7 @@ async def follow(
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=names_of("any_topic"))
 @click.option("--since", type=Time(), metavar="TIME", help="Begin with what was published so long ago: 30s, 10m, 1d.")
 @click.option("--all", "from_start", is_flag=True, help="Begin with the oldest message.")
 @click.option("-n", "--count", type=click.IntRange(min=0), default=0, metavar="N", help="Stop after N (0: never).")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from typing import Any
 
 import click
@@ -9,11 +11,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.cli.admin.commands import NOUNS
 from anabranch.cli.main import main
 from anabranch.cli.output.tables import shown, table, topic_stats
 from anabranch.cli.param_types import bytes_of, message_id_of, properties_of, words_of
 from anabranch.cli.traffic.histogram import Histogram
 from anabranch.cli.traffic.schedule import Schedule, stamp_of, stamped
+
+OTHER_READS = {
+    "brokers details",
+    "brokers healthcheck",
+    "brokers leader",
+    "brokers leader-broker",
+    "brokers namespaces",
+    "brokers version",
+    "namespaces bundles",
+    "namespaces policies",
+    "namespaces subscription-permission",
+    "ns-isolation-policy broker",
+    "ns-isolation-policy brokers",
+    "scalable-topics explain",
+    "topics bundle-range",
+    "topics last-message-id",
+    "topics lookup",
+    "topics subscriptions",
+}
 
 
 def test_messages_are_due_by_the_clock_and_not_by_answers() -> None:
@@ -87,3 +109,29 @@ def test_completion_finds_nouns_and_verbs(capsys: pytest.CaptureFixture[str], mo
     with pytest.raises(SystemExit):
         main([])
     assert "plain,create-partitioned-topic" in capsys.readouterr().out.splitlines()
+
+
+def test_completion_without_a_broker_is_silent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANABRANCH_ADMIN_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("_ANABRANCH_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "anabranch admin topics stats or")
+    monkeypatch.setenv("COMP_CWORD", "4")
+    with pytest.raises(SystemExit):
+        main([])
+    assert tuple(text.strip() for text in capsys.readouterr()) == ("", "")
+
+
+def test_only_verbs_that_read_are_watched() -> None:
+    nouns = [getattr(importlib.import_module(module), name) for module, name, _ in NOUNS.values()]
+    watched = {
+        f"{noun.name} {verb.name}"
+        for noun in nouns
+        for verb in noun.commands.values()
+        if any(one.name == "watch" for one in verb.params)
+    }
+    assert {"tenants list", "topics stats", "scalable-topics list", "brokers details", "schemas list"} <= watched
+    reads = re.compile(r"(get|list|show|stats|peek|examine)|.*(list|topics|stats|info|status|permissions|metadata)\b")
+    others = {one for one in watched if not reads.match(one.partition(" ")[2])}
+    assert others <= OTHER_READS, "a verb that changes something is repeated by --watch"
