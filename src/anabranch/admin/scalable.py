@@ -58,6 +58,35 @@ class ScalableTopics(Group):
         """The newest messages, the newest first, with the first 4 KiB of each payload. Nothing is acknowledged."""
         return await self._objects("GET", timeline_url(topic, "messages"), query={"count": count, "segment": segment})
 
+    async def publish(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> Objects:
+        """Messages with `payload` (text) or `payloadBase64`, and perhaps `key`, `properties`, `eventTime`. Of each its
+        `segment` and `messageId`, or the `error`."""
+        body = {"messages": [dict(one) for one in messages]}
+        return list((await self._object("POST", timeline_url(topic, "messages"), body))["results"])
+
+    async def message_page(
+        self,
+        topic: str,
+        *,
+        count: int = 50,
+        segment: int | None = None,
+        time_ms: int | None = None,
+        position: str | None = None,
+        after: str | None = None,
+        preview: int | None = None,
+    ) -> dict[str, Any]:
+        """`messages`, the oldest first, from a time, a position (`ledger:entry`) of a segment, or where another page
+        ended (`after`: its `next`). `isEnd`: there are no more now."""
+        query: dict[str, Any] = {
+            "count": count,
+            "segment": segment,
+            "time": time_ms,
+            "position": position,
+            "after": after,
+        }
+        query["preview"] = preview  # bytes of a payload; above 4 KiB with a position and count=1
+        return await self._object("GET", timeline_url(topic, "messages", "page"), query=query)
+
     async def split(
         self, topic: str, segment: int, *, into: int | None = None, at: Sequence[int] | None = None
     ) -> SegmentIds:

@@ -120,6 +120,22 @@ class Topics(Group):
         """The newest messages, the newest first, with the first 4 KiB of each payload. Nothing is acknowledged."""
         return await self._objects("GET", f"/anabranch/v1/{topic_path(topic)}/messages", query={"count": count})
 
+    async def message_page(
+        self,
+        topic: str,
+        *,
+        count: int = 50,
+        time_ms: int | None = None,
+        position: str | None = None,
+        after: str | None = None,
+        preview: int | None = None,
+    ) -> dict[str, Any]:
+        """`messages`, the oldest first, from a time or a position (`ledger:entry`) on, or where another page ended
+        (`after`: its `next`). `isEnd`: there are no more now."""
+        query: dict[str, Any] = {"count": count, "time": time_ms, "position": position, "after": after}
+        query["preview"] = preview  # bytes of a payload; above 4 KiB with a position and count=1
+        return await self._object("GET", f"/anabranch/v1/{topic_path(topic)}/messages/page", query=query)
+
     async def examine(self, topic: str, *, start: str = "latest", number: int = 1) -> bytes:
         """The payload of one message, counted from either end."""
         query = {"initialPosition": start, "messagePosition": number}

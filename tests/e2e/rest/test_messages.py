@@ -1,8 +1,11 @@
-"""The newest messages of topics over HTTP: order, batches, bounds, rights; no trace is left."""
+"""Messages of topics over HTTP: the newest, and pages; order, batches, bounds, rights; no trace is left."""
 
 from __future__ import annotations
 
+import time
 import uuid
+from typing import Any
+from urllib.parse import urlencode
 
 import pulsar
 import pytest
@@ -75,3 +78,96 @@ def test_compressed_payloads_are_shown_or_named(rest: Rest, client: pulsar.Clien
     found = rest.expect("GET", f"{BROWSE}/persistent/public/default/{name}/messages")
     assert len(found) == 2
     assert all(one.get("payload") == "z" * 500 or one["unreadable"] for one in found)
+
+
+def pages(rest: Rest, path: str, **query: object) -> list[list[dict[str, Any]]]:
+    """All pages until the end."""
+    found, asked = list[list[dict[str, Any]]](), dict(query)
+    while True:
+        page = rest.expect("GET", f"{path}/page?{urlencode(asked)}")
+        found.append(page["messages"])
+        if page["isEnd"]:
+            return found
+        asked = {**{key: query[key] for key in query if key in ("count", "segment")}, "after": page["next"]}
+
+
+def test_pages_go_through_a_topic_from_its_beginning_and_from_a_time(broker: BrokerProcess, rest: Rest) -> None:
+    name = f"m-{uuid.uuid4().hex[:8]}"
+    rest.expect("PUT", f"{SCALABLE}/{name}?numInitialSegments=2", {})
+    path = f"{BROWSE}/scalable/public/default/{name}/messages"
+    sent = [{"payload": f"m{number}", "key": f"k{number % 5}"} for number in range(20)]
+    for start in (0, 10):
+        results = rest.expect("POST", path, {"messages": sent[start : start + 10]})["results"]
+        assert all("messageId" in one for one in results), results
+        if not start:
+            rest.expect("POST", f"{SCALABLE}/{name}/split/0")
+            until = max(one["publishTimeMs"] for one in rest.expect("GET", path)) + 1
+            while time.time() * 1000 < until:
+                pass
+    found = [one for page in pages(rest, path, count=3) for one in page]
+    assert sorted(one["payload"] for one in found) == sorted(one["payload"] for one in sent)
+    for key in range(5):
+        of_key = [one["payload"] for one in found if one["key"] == f"k{key}"]
+        assert of_key == [f"m{number}" for number in range(key, 20, 5)], "in the order of their key"
+    later = [one["payload"] for page in pages(rest, path, time=until) for one in page]
+    assert sorted(later) == sorted(f"m{number}" for number in range(10, 20))
+    (one,) = {one["segment"] for one in found if one["payload"] == "m0"}
+    first = next(it for it in found if it["segment"] == one)
+    of_one = pages(rest, path, segment=one, position=first["id"])
+    assert of_one[0][0] == first and {it["segment"] for page in of_one for it in page} == {one}
+    end = rest.expect("GET", f"{path}/page?time={10**15}")
+    assert end["messages"] == [] and end["isEnd"]
+    rest.expect("POST", path, {"messages": [{"payloadBase64": "//4="}]})
+    assert [it["payloadBase64"] for it in rest.expect("GET", f"{path}/page?after={end['next']}")["messages"]] == [
+        "//4="
+    ]
+    assert rest.expect("GET", f"{SCALABLE}/{name}/stats")["subscriptions"] == {}
+
+
+def test_pages_of_batches_and_partitions(rest: Rest, client: pulsar.Client) -> None:
+    name = f"m-{uuid.uuid4().hex[:8]}"
+    publish_batch(client, f"persistent://public/default/{name}", [b"a", b"b", b"c"])
+    path = f"{BROWSE}/persistent/public/default/{name}/messages"
+    assert [[one["payload"] for one in page] for page in pages(rest, path, count=2)] == [["a", "b"], ["c"]]
+    second = rest.expect("GET", path)[1]["id"]
+    page = rest.expect("GET", f"{path}/page?position={second}")
+    assert [one["payload"] for one in page["messages"]] == ["b", "c"]
+    rest.expect("PUT", f"/admin/v2/persistent/public/default/{name}-p/partitions", 3)
+    producer = client.create_producer(f"persistent://public/default/{name}-p", batching_enabled=False)
+    for number in range(9):
+        producer.send(str(number).encode(), partition_key=str(number))
+    found = pages(rest, f"{BROWSE}/persistent/public/default/{name}-p/messages", count=4)
+    assert sorted(one["payload"] for some in found for one in some) == [str(number) for number in range(9)]
+    for query in ("time=-1", "time=x", "time=1&position=1:0", "position=1", "position=x", "after=1", "count=0"):
+        assert rest.call("GET", f"{path}/page?{query}")[0] == 400, query
+    assert rest.call("GET", f"{path}-p/page?position=1:0")[0] == 404
+    assert rest.call("GET", f"{BROWSE}/persistent/public/default/{name}-p/messages/page?position=1:0")[0] == 400
+
+
+def test_messages_posted_to_a_scalable_topic_reach_consumers_in_order(broker: BrokerProcess, rest: Rest) -> None:
+    name = f"m-{uuid.uuid4().hex[:8]}"
+    rest.expect("PUT", f"{SCALABLE}/{name}?numInitialSegments=4", {})
+    path, full = f"{BROWSE}/scalable/public/default/{name}/messages", f"topic://public/default/{name}"
+    with (
+        anabranch.blocking.connect(broker.service_url) as client,
+        client.stream_consumer(full, subscription="s", start="earliest") as consumer,
+        client.producer(full) as producer,
+    ):
+        producer.send(b"first", key="k1")
+        messages = [{"payload": f"m{n}", "key": "k1", "properties": {"n": str(n)}} for n in range(5)]
+        results = rest.expect("POST", path, {"messages": messages})["results"]
+        assert len({one["segment"] for one in results}) == 1
+        producer.send(b"last", key="k1")
+        got = [consumer.receive(timeout=20) for _ in range(7)]
+    assert [one and one.data for one in got] == [b"first", *(f"m{n}".encode() for n in range(5)), b"last"]
+    assert got[3] is not None and dict(got[3].properties) == {"n": "2"}
+    for wrong in (
+        None,
+        {},
+        {"messages": []},
+        {"messages": [{"payloadBase64": "*"}]},
+        {"messages": [{"payloadBase64": 1}]},
+    ):
+        assert rest.call("POST", path, wrong)[0] == 400, wrong
+    missing = path.replace(name, f"{name}-none")
+    assert rest.call("POST", missing, {"messages": [{"payload": "x"}]})[0] == 404

@@ -12,8 +12,7 @@ with `@peer_call`.
 | `topic_policies` | policies of single topics |
 | `subscriptions` | subscriptions of regular topics and their cursors |
 | `scalable_topics` | scalable topics: split, merge, subscriptions, stats |
-| `messages` | the newest messages of a topic, for people |
-| `timeline` | timelines of scalable topics for viewers: geometry, ticks, shared feeds |
+| `views` | what people look at: messages, timelines |
 | `auto_scale` | auto-scale policies of scalable topics and namespaces |
 | `tenants` | tenants, their namespaces, permissions |
 | `namespaces` | clusters, policies of namespaces, bundles, all topics of a namespace |

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 
 from anabranch.broker.admin.auto_scale import AutoScaleAdmin
 from anabranch.broker.admin.brokers import BrokersAdmin
-from anabranch.broker.admin.messages import MessageBrowser
 from anabranch.broker.admin.namespaces import NamespaceAdmin
 from anabranch.broker.admin.partition_hashes import PartitionHashes
 from anabranch.broker.admin.publish import PublishAdmin
@@ -20,11 +19,12 @@ from anabranch.broker.admin.stores.ledgers import LedgersAdmin
 from anabranch.broker.admin.stores.metadata_migration import MetadataMigrationAdmin
 from anabranch.broker.admin.subscriptions import SubscriptionAdmin
 from anabranch.broker.admin.tenants import TenantAdmin
-from anabranch.broker.admin.timeline import TimelineAdmin
 from anabranch.broker.admin.topic_maintenance import TopicMaintenance
 from anabranch.broker.admin.topic_migration import TopicMigrationAdmin
 from anabranch.broker.admin.topic_policies import TopicPolicyAdmin
 from anabranch.broker.admin.topics import TopicAdmin
+from anabranch.broker.admin.views.messages import MessageBrowser
+from anabranch.broker.admin.views.timeline import TimelineAdmin
 from anabranch.broker.catalog.topic_policies import Defaults
 from anabranch.broker.services import SERVER_VERSION, Services
 from anabranch.broker.stats.metrics import Metrics
@@ -76,6 +76,7 @@ class BrokerAdmin:
             self.maintenance,
             self.scalable_topics,
             self.messages,
+            self.publishing,
             self.partition_hashes,
             self.topic_migration,
             self.auto_scale,

@@ -30,6 +30,14 @@ POSITION: Schema = {
 }
 SCHEMA: Schema = {"type": "object", "properties": {"type": TEXT, "schema": TEXT, "properties": WORDS}}
 TENANT: Schema = {"type": "object", "properties": {"adminRoles": TEXTS, "allowedClusters": TEXTS}}
+OUTGOING: Schema = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "properties": {"payload": TEXT, "payloadBase64": TEXT, "key": TEXT, "properties": WORDS},
+    },
+}
 CLUSTER: Schema = {"type": "object", "properties": {"serviceUrl": TEXT, "brokerServiceUrl": TEXT}}
 GRANTS: Schema = {"type": "array", "items": {"type": "object", "properties": {"topic": TEXT, "role": TEXT}}}
 STATS = {
@@ -117,12 +125,13 @@ BODIES |= {
         "properties": {
             "producerName": TEXT,
             "valueSchema": TEXT,
-            "messages": {
-                "type": "array",
-                "minItems": 1,
-                "items": {"type": "object", "properties": {"payload": TEXT, "key": TEXT, "properties": WORDS}},
-            },
+            "messages": OUTGOING,
         },
+    },
+    ("POST", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/messages"): {
+        "type": "object",
+        "required": ["messages"],
+        "properties": {"messages": OUTGOING},
     },
 }
 
@@ -146,6 +155,13 @@ QUERY |= {
 }
 BODIES |= {("PUT", f"{_SCALABLE}/{{topic}}"): WORDS}
 QUERY["GET", "{topic}/messages"] = {"count": NUMBER, "segment": NUMBER}
+QUERY["GET", "{topic}/messages/page"] = {
+    **QUERY["GET", "{topic}/messages"],
+    "time": NUMBER,
+    "position": TEXT,
+    "after": TEXT,
+    "preview": NUMBER,
+}
 QUERY["GET", "{topic}/timeline"] = QUERY["GET", "{topic}/events"] = {"since": NUMBER}
 QUERY["POST", "/metadata/migration/start"] = {"target": TEXT, "rate": NUMBER, "purgeTarget": FLAG}
 BODIES["POST", "/metadata/migration/start"] = {

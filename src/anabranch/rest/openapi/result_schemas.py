@@ -186,10 +186,14 @@ COMPARISON = _object(source_records=NUMBER, target_records=NUMBER, different=NUM
 
 MESSAGE = _object(id=TEXT, publishTimeMs=NUMBER, properties=WORDS, size=NUMBER)
 MESSAGES: Schema = {"type": "array", "items": MESSAGE}
+PUBLISHED = _object(results={"type": "array", "items": _object(segment=NUMBER)})
+MESSAGE_PAGE = _object(messages=MESSAGES, next=TEXT, isEnd=FLAG)
 
 RESULTS: dict[tuple[str, str], Schema] = {
     ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/messages"): MESSAGES,
     ("GET", "/anabranch/v1/persistent/{tenant}/{namespace}/{topic}/messages"): MESSAGES,
+    ("GET", "{topic}/messages/page"): MESSAGE_PAGE,
+    ("POST", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/messages"): PUBLISHED,
     ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/timeline"): TIMELINE,
     ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/tick"): TICK,
     ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/events"): EVENTS,

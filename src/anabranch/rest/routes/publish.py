@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -34,11 +35,9 @@ def _message(value: Any) -> Outgoing:
         raise BadRequest("key must be a string")
     if not isinstance(properties, dict) or not all(isinstance(one, str) for one in properties.values()):
         raise BadRequest("properties must be an object of strings")
-    payload = value.get("payload", "")
-    text = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
     try:
         return Outgoing(
-            text.encode(),
+            _payload(value),
             key,
             {_utf8(name): _utf8(one) for name, one in properties.items()},
             _time(value, "eventTime"),
@@ -46,6 +45,17 @@ def _message(value: Any) -> Outgoing:
         )
     except UnicodeEncodeError as error:
         raise BadRequest("strings must be Unicode without lone surrogates") from error
+
+
+def _payload(value: dict[str, Any]) -> bytes:
+    """`payload` is text, or any JSON; `payloadBase64` gives bytes that are neither."""
+    if "payloadBase64" in value:
+        try:
+            return base64.b64decode(value["payloadBase64"], validate=True)
+        except (TypeError, ValueError) as error:
+            raise BadRequest("payloadBase64 must be base64") from error
+    payload = value.get("payload", "")
+    return (payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)).encode()
 
 
 def _utf8(text: str) -> str:
@@ -95,6 +105,10 @@ class PublishCalls:
         shown = [_result(one, version) for one in done.results]
         return json_response({"messagePublishResults": shown, "schemaVersion": version})
 
+    async def publish_scalable(self, request: Request) -> Response:
+        messages = parse_messages(request.json())
+        return json_response({"results": await self._admin.publish_scalable(str(topic_of(request)), messages)})
+
 
 def _result(one: Position | str, version: int) -> dict[str, Any]:
     if isinstance(one, str):
@@ -112,5 +126,12 @@ def publish_routes(admin: PublishAdmin) -> list[Route]:
             "Publish messages whose payload is text",
             TOPIC_PRODUCE,
             at_owner=True,
-        )
+        ),
+        Route(
+            "POST",
+            "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/messages",
+            calls.publish_scalable,
+            "Publish messages to the segments of their keys; the answer has segment and position of each",
+            TOPIC_PRODUCE,
+        ),
     ]

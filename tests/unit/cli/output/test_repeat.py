@@ -14,7 +14,8 @@ class Away(Error):
 
 
 def test_answers_are_printed_when_they_change(capsys: pytest.CaptureFixture[str]) -> None:
-    given = iter(["a", "a", Away("gone"), Away("gone"), "a", "b"])
+    outcomes: list[str | Away] = ["a", "a", Away("gone"), Away("gone"), "a", "b"]
+    given = iter(outcomes)
 
     def ask() -> str:
         one = next(given)

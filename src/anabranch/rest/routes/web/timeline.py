@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from anabranch.broker.admin.scalable_topics import scalable_name
-from anabranch.broker.admin.timeline import TimelineAdmin, geometry
+from anabranch.broker.admin.views.timeline import TimelineAdmin, geometry
 from anabranch.model.errors import Error
 from anabranch.rest.event_stream import event, live_response
 from anabranch.rest.http_message import Request, Response, json_response
