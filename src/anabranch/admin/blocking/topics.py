@@ -133,8 +133,8 @@ class Topics(Group):
     ) -> dict[str, Any]:
         """`messages`, the oldest first, from a time or a position (`ledger:entry`) on, or where another page ended
         (`after`: its `next`). `isEnd`: there are no more now."""
-        query: dict[str, Any] = {"count": count, "time": time_ms, "position": position, "after": after}
-        query["preview"] = preview  # bytes of a payload; above 4 KiB with a position and count=1
+        query = {"count": count, "time": time_ms, "position": position, "after": after}
+        query |= {"preview": preview}  # bytes of a payload; above 4 KiB with a position and count=1
         return self._object("GET", f"/anabranch/v1/{topic_path(topic)}/messages/page", query=query)
 
     def examine(self, topic: str, *, start: str = "latest", number: int = 1) -> bytes:

@@ -59,8 +59,9 @@ class MessageBrowser:
         preview: int = PREVIEW_BYTES,
     ) -> dict[str, Any]:
         """At most `count` messages, the oldest first, from the first one published at `time_ms` or later, from a
-        position (of one log), or where another page ended (`after`, its `next`). `isEnd`: there are no more now. More than 4 KiB of a payload are
-        given of one message alone (`preview`, with a position and a count of 1)."""
+        position (of one log), or where another page ended (`after`, its `next`). `isEnd`: there are no more
+        now. More than 4 KiB of a payload are given of one message alone (`preview`, with a position and a count of
+        1)."""
         name = TopicName.parse(topic)
         sources = await self._sources(name, segment)
         starts = message_page.places_of(after)
