@@ -111,6 +111,8 @@ def test_pages_go_through_a_topic_from_its_beginning_and_from_a_time(broker: Bro
         assert of_key == [f"m{number}" for number in range(key, 20, 5)], "in the order of their key"
     later = [one["payload"] for page in pages(rest, path, time=until) for one in page]
     assert sorted(later) == sorted(f"m{number}" for number in range(10, 20))
+    assert rest.expect("GET", f"{path}/count?time={until}") == {"total": 20, "from": 10}
+    assert rest.expect("GET", f"{path}/count?time={10**15}")["from"] == 0
     (one,) = {one["segment"] for one in found if one["payload"] == "m0"}
     first = next(it for it in found if it["segment"] == one)
     of_one = pages(rest, path, segment=one, position=first["id"])
@@ -129,6 +131,7 @@ def test_pages_of_batches_and_partitions(rest: Rest, client: pulsar.Client) -> N
     publish_batch(client, f"persistent://public/default/{name}", [b"a", b"b", b"c"])
     path = f"{BROWSE}/persistent/public/default/{name}/messages"
     assert [[one["payload"] for one in page] for page in pages(rest, path, count=2)] == [["a", "b"], ["c"]]
+    assert rest.expect("GET", f"{path}/count") == {"total": 3, "from": 3}
     second = rest.expect("GET", path)[1]["id"]
     page = rest.expect("GET", f"{path}/page?position={second}")
     assert [one["payload"] for one in page["messages"]] == ["b", "c"]

@@ -65,6 +65,12 @@ class ScalableTopics(Group):
         body = {"messages": [dict(one) for one in messages]}
         return list((self._object("POST", timeline_url(topic, "messages"), body))["results"])
 
+    def message_count(self, topic: str, *, segment: int | None = None, time_ms: int = 0) -> dict[str, Any]:
+        """`total` of the stored messages, and those `from` a time on."""
+        return self._object(
+            "GET", timeline_url(topic, "messages", "count"), query={"segment": segment, "time": time_ms}
+        )
+
     def message_page(
         self,
         topic: str,

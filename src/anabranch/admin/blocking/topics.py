@@ -121,6 +121,10 @@ class Topics(Group):
         """The newest messages, the newest first, with the first 4 KiB of each payload. Nothing is acknowledged."""
         return self._objects("GET", f"/anabranch/v1/{topic_path(topic)}/messages", query={"count": count})
 
+    def message_count(self, topic: str, *, time_ms: int = 0) -> dict[str, Any]:
+        """`total` of the stored messages, and those `from` a time on."""
+        return self._object("GET", f"/anabranch/v1/{topic_path(topic)}/messages/count", query={"time": time_ms})
+
     def message_page(
         self,
         topic: str,

@@ -12,11 +12,12 @@ import { rangeOf } from "./timeline_paint.js";
 import { Chip, Empty, Failure, Lazy, Name, Time, asked, html, link, now, operationId, remember, route } from "./ui.js";
 
 const consumers = () => import("./consumers.js"), trial = () => import("./policy_trial.js");
+const sending = () => import("./send.js"), cursor = () => import("./move_cursor.js");
 
 export const TopicPage = ({ tenant, namespace, topic }) => {
   const params = { tenant, namespace, topic }, full = `topic://${tenant}/${namespace}/${topic}`;
   const segments = useSignal(new Map()), tick = useSignal(null), status = useSignal({ word: "connecting" });
-  const selected = useSignal(null), second = useSignal(null);
+  const selected = useSignal(null), second = useSignal(null), draft = useSignal(null), sent = useSignal(0);
   useEffect(() => {
     document.title = `${plain(topic)} · Anabranch`;
     let incarnation = null;
@@ -42,7 +43,7 @@ export const TopicPage = ({ tenant, namespace, topic }) => {
     return html`<${Empty} isPage title="This topic cannot be shown"><p>${plain(status.value.why)}</p>
       <p><a href=${link(["topics"])}>All topics</a></p><//>`;
   const names = Object.keys(tick.value?.subscriptions ?? {}), wanted = route.value.query.subscription;
-  const reading = route.value.query.consumers;
+  const reading = route.value.query.consumers, moved = route.value.query.move;
   const subscription = names.includes(wanted) ? wanted : names[0];
   const stale = status.value.word === "lost" || status.value.word === "ended";
   return html`
@@ -60,7 +61,9 @@ export const TopicPage = ({ tenant, namespace, topic }) => {
                   first=${selected.value} second=${second.value} />
     <${Subscriptions} params=${params} full=${full} tick=${tick.value} segments=${segments.value} />
     ${names.includes(reading) && html`<${Lazy} load=${consumers} name="ScalableConsumers" key=${`consumers ${reading}`} params=${params} subscription=${reading} />`}
-    <${Messages} params=${params} kind="scalable" />
+    ${names.includes(moved) && html`<${Lazy} load=${cursor} name="MoveCursor" key=${`move ${moved}`} kind="scalable" params=${params} full=${full} subscription=${moved} backlog=${tick.value.subscriptions[moved].msgBacklog} />`}
+    <${Lazy} load=${sending} name="Send" full=${full} partitions=${0} draft=${draft} onSent=${() => { sent.value++; }} />
+    <${Messages} params=${params} kind="scalable" sent=${sent.value} onAgain=${message => { draft.value = message; }} />
     <${Scaling} params=${params} full=${full} tick=${tick.value} />
     <section class="panel"><h2>This topic</h2><div class="buttons left">
       <button class="danger" onClick=${() => { asked.value = deletion(params, full, tick.value, segments.value); }}>Delete topic …</button></div></section>`;
@@ -175,7 +178,7 @@ const Subscriptions = ({ params, full, tick, segments }) => {
           <button onClick=${() => remember({ subscription: name, metric: "state" })}>Show state</button>
           <button aria-pressed=${route.value.query.consumers === name} onClick=${() => remember({ consumers: route.value.query.consumers === name ? "" : name })}>Consumers</button>
           <button onClick=${() => { asked.value = skipping(params, full, name, one); }}>Skip all …</button>
-          <button onClick=${() => { asked.value = rewinding(params, full, name, tick); }}>Rewind …</button>
+          <button aria-pressed=${route.value.query.move === name} onClick=${() => remember({ move: route.value.query.move === name ? "" : name })}>Move …</button>
           <button class="danger" onClick=${() => { asked.value = unsubscribing(params, full, name, one); }}>Delete …</button>
         </div></td></tr>`)}</tbody></table>`}
   </section>`;
@@ -193,13 +196,6 @@ const skipping = (params, full, name, one) => ({
   cli: `anabranch admin scalable-topics clear-backlog ${quoted(full)} --subscription ${quoted(name)}`,
   text: [`${whole(one.msgBacklog)} messages that ${plain(name)} has not acknowledged will not be delivered to it.`],
   done: "The backlog is cleared",
-});
-
-const rewinding = (params, full, name, tick) => ({
-  title: "Rewind to the beginning", verb: "Rewind", route: "seek", params: { ...params, subscription: name }, query: { timestamp: 0 },
-  cli: `anabranch admin scalable-topics seek ${quoted(full)} --subscription ${quoted(name)} --time 10000d`,
-  text: [`Up to ${whole(sum(tick, it => it.messages))} stored messages will be delivered to ${plain(name)} again, from the oldest one.`],
-  done: "The subscription is rewound",
 });
 
 const unsubscribing = (params, full, name, one) => ({

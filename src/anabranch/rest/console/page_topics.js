@@ -1,12 +1,21 @@
 // All topics: names first, figures of the visible rows only.
 
 import { useEffect, useRef } from "./hooks.js";
-import { useSignal } from "./signals.js";
+import { computed, useSignal } from "./signals.js";
 import { ask, partsOf } from "./api.js";
 import { plain, short, whole } from "./format.js";
-import { Command, Empty, Failure, Name, html, link, remember, route, every } from "./ui.js";
+import { Command, Empty, Failure, Name, html, link, remember, route, stored, every } from "./ui.js";
 
-const ROW = 36, VISIBLE = 60, NAMESPACES_MAX = 200, AT_ONCE = 6;
+/** Full names of the topics that this browser's user has marked. */
+const favourites = stored("favourites", "");
+const kept = computed(() => new Set(favourites.value.split("\n").filter(Boolean)));
+const mark = name => {
+  const next = new Set(kept.value);
+  if (!next.delete(name)) next.add(name);
+  favourites.value = [...next].slice(-FAVOURITES_MAX).join("\n");
+};
+
+const FAVOURITES_MAX = 500, ROW = 36, VISIBLE = 60, NAMESPACES_MAX = 200, AT_ONCE = 6;
 
 /** `work` of each item, a few at a time; results in order, null for refusals. */
 const each = async (items, work) => {
@@ -67,11 +76,12 @@ export const figuresOf = async row => {
   };
 };
 
-/** Rows that a filter admits: words of the name, `kind:scalable`, `ns:public/default`. */
-export const filtered = (rows, text) => {
+/** Rows that a filter admits: words of the name, `kind:scalable`, `ns:public/default`, `is:favourite`. Pure. */
+export const filtered = (rows, text, kept = new Set()) => {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   return rows.filter(row => words.every(word => {
     if (word.startsWith("kind:")) return row.kind.startsWith(word.slice(5));
+    if (word === "is:favourite") return kept.has(row.name);
     if (word.startsWith("ns:")) return `${row.tenant}/${row.namespace}`.startsWith(word.slice(3));
     return row.name.toLowerCase().includes(word);
   }));
@@ -83,8 +93,8 @@ export const hrefOf = row => row.kind === "scalable"
 export const TopicsPage = () => {
   const all = useSignal(null), failed = useSignal(null), figures = useSignal(new Map()), top = useSignal(0);
   const box = useRef(null), search = useRef(null);
-  const { q = "", ns = "" } = route.value.query;
-  const rows = all.value ? filtered(all.value.rows, `${q} ${ns && `ns:${ns}`}`) : [];
+  const { q = "", ns = "", fav = "" } = route.value.query;
+  const rows = all.value ? filtered(all.value.rows, `${q} ${ns && `ns:${ns}`} ${fav && "is:favourite"}`, kept.value) : [];
   const visible = rows.slice(top.value, top.value + VISIBLE);
   const shown = useRef([]);
   shown.current = visible;
@@ -100,14 +110,15 @@ export const TopicsPage = () => {
     const next = new Map(figures.value);
     now.forEach((row, index) => { if (found[index]) next.set(row.name, found[index]); });
     figures.value = next;
-  }), [all.value === null, top.value, q, ns]);
+  }), [all.value === null, top.value, q, ns, fav]);
   if (failed.value && !all.value) return html`<h1>Topics</h1><${Failure} error=${failed.value} />`;
   return html`<header class="page"><h1>Topics ${all.value && html`<span class="kind">${rows.length} of ${all.value.rows.length}</span>`}</h1></header>
     <div class="controls">
       <input type="search" ref=${search} data-key="/" value=${q} placeholder="words of the name, kind:scalable  ( / )" aria-label="filter topics"
              onInput=${event => remember({ q: event.target.value })} />
       <label>namespace <select value=${ns} onChange=${event => remember({ ns: event.target.value })}>
-        <option value="">all</option>${(all.value?.namespaces ?? []).map(one => html`<option value=${one}>${plain(one)}</option>`)}</select></label>
+        <option value="">all</option>${(all.value?.namespaces ?? []).map(one => html`<option value=${one} selected=${one === ns}>${plain(one)}</option>`)}</select></label>
+      <button aria-pressed=${Boolean(fav)} onClick=${() => remember({ fav: fav ? "" : "1" })}>★ favourites</button>
     </div>
     ${!all.value ? html`<p class="hint">reading …</p>` : all.value.rows.length === 0 ? html`<${First} />` : html`
     <div class="scroll" ref=${box} tabindex="0" aria-label="topics" onScroll=${event => { top.value = Math.max(0, Math.floor(event.target.scrollTop / ROW) - 10); }}>
@@ -117,7 +128,7 @@ export const TopicsPage = () => {
         ${top.value > 0 && html`<tr aria-hidden="true" style=${{ height: `${top.value * ROW}px` }}></tr>`}
         ${visible.map(row => {
           const one = figures.value.get(row.name);
-          return html`<tr key=${row.name}><td><a href=${hrefOf(row)}><${Name} text=${row.topic} /></a>${" "}<small><${Name} text=${`${row.tenant}/${row.namespace}`} /></small></td>
+          return html`<tr key=${row.name}><td><button class="star" aria-pressed=${kept.value.has(row.name)} aria-label=${`favourite ${plain(row.topic)}`} onClick=${() => mark(row.name)}>${kept.value.has(row.name) ? "★" : "☆"}</button><a href=${hrefOf(row)}><${Name} text=${row.topic} /></a>${" "}<small><${Name} text=${`${row.tenant}/${row.namespace}`} /></small></td>
             <td><span class="kind">${row.kind}</span>${one?.operation && html` <span class="kind busy">${one.operation.kind.toLowerCase()}</span>`}</td>
             <td class="number">${short(one?.in)}</td><td class="number">${short(one?.out)}</td><td class="number">${whole(one?.stored)}</td>
             <td class="number ${one?.backlog > 0 ? "warn" : ""}">${whole(one?.backlog)}</td><td class="number">${whole(one?.subscriptions)}</td></tr>`;

@@ -10,7 +10,7 @@ import { ago, moment, plain } from "./format.js";
 export const html = htm.bind(h);
 
 // Settings of this browser. They hold no secrets, so local storage is right for them.
-const stored = (name, initial) => {
+export const stored = (name, initial) => {
   const made = signal(localStorage.getItem(`anabranch-${name}`) ?? initial);
   made.subscribe(value => localStorage.setItem(`anabranch-${name}`, value));
   return made;
@@ -82,6 +82,12 @@ export const Lazy = ({ load, name, ...props }) => {
         <button onClick=${() => { tries.value++; }}>Try again</button></div>` : html`<p class="hint">reading …</p>`;
 };
 
+/** The value of a field for a date and time as ms since 1970, in the time zone that the page shows; null: none. */
+export const momentOf = text => {
+  const ms = text ? Date.parse(isUtc.value ? `${text}Z` : text) : NaN;
+  return Number.isNaN(ms) ? null : ms;
+};
+
 /** Calls `work` now and every `ms` while the tab is visible; the result is its clean-up. */
 export const every = (ms, work) => {
   let ended = false, timer = 0;
@@ -94,7 +100,8 @@ export const every = (ms, work) => {
   return () => { ended = true; clearTimeout(timer); };
 };
 
-// One dialog at a time: {title, text, verb, name (to be typed), danger, cli, route, params, query, body, done, after}
+// One dialog at a time: {title, text, verb, name (to be typed), danger, cli, route, params, query, body, run (instead of
+// one call), done, after}
 export const asked = signal(null);
 export const notice = signal(null);
 
@@ -123,7 +130,7 @@ const Box = ({ one }) => {
     busy.value = true;
     failed.value = null;
     try {
-      const answer = await ask(one.route, one.params, { query: one.query, body: one.body });
+      const answer = one.run ? await one.run() : await ask(one.route, one.params, { query: one.query, body: one.body });
       close();
       say(one.done ?? `${one.verb}: done`, "good");
       one.after?.(answer);
@@ -140,10 +147,10 @@ const Box = ({ one }) => {
         <input autofocus autocomplete="off" spellcheck=${false} aria-label="name to confirm"
                onInput=${event => { typed.value = event.target.value; }} /></label>`}
       ${failed.value && html`<${Failure} error=${failed.value} />`}
-      <details><summary>The same from a terminal</summary>
+      ${(one.cli || one.route) && html`<details><summary>The same from a terminal</summary>
         ${one.cli && html`<${Command} text=${one.cli} />`}
-        <${Command} text=${asCurl(one.route, one.params, one.query, one.body)} />
-      </details>
+        ${one.route && html`<${Command} text=${asCurl(one.route, one.params, one.query, one.body)} />`}
+      </details>`}
       <div class="buttons">
         <button type="button" class="quiet" onClick=${close}>Cancel</button>
         <button class=${one.danger ? "danger" : "primary"} disabled=${!isReady}>${busy.value ? "working …" : one.verb}</button>

@@ -193,6 +193,7 @@ RESULTS: dict[tuple[str, str], Schema] = {
     ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/messages"): MESSAGES,
     ("GET", "/anabranch/v1/persistent/{tenant}/{namespace}/{topic}/messages"): MESSAGES,
     ("GET", "{topic}/messages/page"): MESSAGE_PAGE,
+    ("GET", "{topic}/messages/count"): _object(total=NUMBER, **{"from": NUMBER}),
     ("POST", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/messages"): PUBLISHED,
     ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/timeline"): TIMELINE,
     ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/tick"): TICK,

@@ -53,6 +53,11 @@ def labels(sources: Sequence[tuple[TopicName, int | None]]) -> list[str]:
     return [str(max(0, name.partition_index) if segment is None else segment) for name, segment in sources]
 
 
+def origin(name: TopicName, segment: int | None) -> dict[str, int | None]:
+    """What a message says of the log that it is in."""
+    return {"segment": segment, "partition": name.partition_index if name.partition_index >= 0 else None}
+
+
 def places_of(text: str) -> dict[str, Place]:
     """The place in every log, by label; empty for an empty text. Raises BadRequest."""
     found = {}
@@ -64,7 +69,9 @@ def places_of(text: str) -> dict[str, Place]:
     return found
 
 
-def merged(found: Mapping[str, Mapping[str, Any]], segments: Sequence[int | None], count: int) -> dict[str, Any]:
+def merged(
+    found: Mapping[str, Mapping[str, Any]], origins: Sequence[Mapping[str, int | None]], count: int
+) -> dict[str, Any]:
     """The first `count` messages by publish time; those of one log stay in its order. A log that has more messages than
     it gave ends the page when these are taken, because its next one may be older than those of the others."""
     logs = list(found.items())
@@ -80,7 +87,7 @@ def merged(found: Mapping[str, Mapping[str, Any]], segments: Sequence[int | None
         if not heads or used_up:
             break
         index = min(heads)[1]
-        messages.append({**logs[index][1]["messages"][taken[index]], "segment": segments[index]})
+        messages.append({**logs[index][1]["messages"][taken[index]], **origins[index]})
         taken[index] += 1
     places = {
         label: log["at"] if not at else str(Place.after(log["messages"][at - 1]["id"]))

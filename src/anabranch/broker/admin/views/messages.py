@@ -42,7 +42,9 @@ class MessageBrowser:
         sources = await self._sources(name, segment)
         found = await self._routing.call_each(list(sources), self.newest_here, count=min(count, COUNT_MAX))
         messages = [
-            {**one, "segment": sources[source]} for source, some in zip(sources, found, strict=True) for one in some
+            {**one, **message_page.origin(source, sources[source])}
+            for source, some in zip(sources, found, strict=True)
+            for one in some
         ]
         messages.sort(key=lambda one: one["publishTimeMs"], reverse=True)
         return messages[:count]
@@ -80,7 +82,14 @@ class MessageBrowser:
         found = await self._routing.call_each(
             list(sources), self.page_here, count=min(count, COUNT_MAX), time_ms=time_ms, starts=given, preview=preview
         )
-        return message_page.merged(dict(zip(labels, found, strict=True)), list(sources.values()), count)
+        origins = [message_page.origin(source, number) for source, number in sources.items()]
+        return message_page.merged(dict(zip(labels, found, strict=True)), origins, count)
+
+    async def count(self, topic: str, segment: int | None, time_ms: int) -> dict[str, int]:
+        """Stored messages, and those `from` the first one published at `time_ms` or later on in each log."""
+        sources = await self._sources(TopicName.parse(topic), segment)
+        found = await self._routing.call_each(list(sources), self.count_here, time_ms=time_ms)
+        return {name: sum(one[name] for one in found) for name in ("total", "from")}
 
     async def _sources(self, name: TopicName, segment: int | None) -> dict[TopicName, int | None]:
         """The topics that hold its messages, and their segment ids; None for those of a regular topic."""
@@ -131,6 +140,16 @@ class MessageBrowser:
                 left -= len(entry.payload)
             at = log.after(some[-1].position)
         return {"at": str(start), "messages": messages[:count], "more": len(messages) > count or at <= last}
+
+    @peer_call("messages.count_here")
+    async def count_here(self, topic: str, time_ms: int) -> dict[str, int]:
+        """Of a topic or segment that this broker serves."""
+        log = (await self._kept(topic)).log
+        first, last = await log.position_at_time(time_ms), log.last_position
+        return {
+            "total": log.total_messages,
+            "from": await log.messages_between(Position(first.ledger, first.entry - 1), last),
+        }
 
     async def _kept(self, topic: str) -> Topic:
         found = await self._services().topics.get(TopicName.parse(topic), create=False)

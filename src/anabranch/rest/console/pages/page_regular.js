@@ -5,13 +5,15 @@ import { useSignal } from "./signals.js";
 import { ask } from "./api.js";
 import { bytes, plain, quoted, short, whole } from "./format.js";
 import { RegularConsumers } from "./consumers.js";
+import { Ledgers } from "./ledgers.js";
 import { Messages } from "./messages.js";
+import { MoveCursor } from "./move_cursor.js";
 import { TopicMigration } from "./topic_migration.js";
 import { Send } from "./send.js";
 import { Chip, Failure, Name, asked, every, html, link, remember, route } from "./ui.js";
 
 export const RegularPage = ({ kind, tenant, namespace, topic }) => {
-  const params = { tenant, namespace, topic }, stats = useSignal(null), failed = useSignal(null), draft = useSignal(null), sent = useSignal(0);
+  const params = { tenant, namespace, topic }, full = `persistent://${tenant}/${namespace}/${topic}`, stats = useSignal(null), failed = useSignal(null), draft = useSignal(null), sent = useSignal(0);
   useEffect(() => {
     document.title = `${plain(topic)} · Anabranch`;
     return every(2000, async () => {
@@ -20,7 +22,8 @@ export const RegularPage = ({ kind, tenant, namespace, topic }) => {
     });
   }, [kind, tenant, namespace, topic]);
   const one = stats.value, subscriptions = Object.entries(one?.subscriptions ?? {});
-  const shown = subscriptions.find(([name]) => name === route.value.query.consumers);
+  const named = wanted => subscriptions.find(([name]) => name === wanted);
+  const shown = named(route.value.query.consumers), moved = named(route.value.query.move);
   return html`<header class="page"><nav class="crumbs" aria-label="path"><a href=${link(["topics"])}>Topics</a>${" / "}<a href=${link(["topics"], { ns: `${tenant}/${namespace}` })}><${Name} text=${`${tenant}/${namespace}`} /></a></nav>
       <h1><${Name} text=${topic} /> <span class="kind">${kind}</span></h1>
       <a href=${link(["schemas", kind, tenant, namespace, topic])}>Schemas</a></header>
@@ -34,15 +37,25 @@ export const RegularPage = ({ kind, tenant, namespace, topic }) => {
         <td class="number">${whole(it.msgBacklog)}</td><td class="number">${whole(it.unackedMessages)}</td><td class="number">${short(it.msgRateOut)}</td>
         <td class="number">${whole((it.consumers ?? []).length)}</td>
         <td><div class="buttons left"><button aria-pressed=${shown?.[0] === name} onClick=${() => remember({ consumers: shown?.[0] === name ? "" : name })}>Consumers</button>
-          ${kind === "regular" && html`<button onClick=${() => { asked.value = skipping(params, name, it); }}>Skip all …</button>`}</div></td></tr>`)}</tbody></table>`}</section>
+          ${kind === "regular" && html`<button onClick=${() => { asked.value = skipping(params, full, name, it); }}>Skip all …</button>
+            <button aria-pressed=${moved?.[0] === name} onClick=${() => remember({ move: moved?.[0] === name ? "" : name })}>Move …</button>
+            <button class="danger" onClick=${() => { asked.value = unsubscribing(params, full, name, it); }}>Delete …</button>`}</div></td></tr>`)}</tbody></table>`}</section>
     ${shown && html`<${RegularConsumers} name=${shown[0]} one=${shown[1]} />`}
-    <${Send} params=${params} partitions=${kind === "partitioned" ? one.metadata.partitions : 0} draft=${draft} onSent=${() => { sent.value++; }} />
+    ${moved && kind === "regular" && html`<${MoveCursor} kind=${kind} params=${params} full=${full} subscription=${moved[0]} backlog=${moved[1].msgBacklog} key=${moved[0]} />`}
+    <${Send} full=${full} partitions=${kind === "partitioned" ? one.metadata.partitions : 0} draft=${draft} onSent=${() => { sent.value++; }} />
     <${Messages} params=${params} kind=${kind} sent=${sent.value} onAgain=${message => { draft.value = message; }} />
+    ${kind === "regular" && html`<${Ledgers} params=${params} />`}
     <${TopicMigration} params=${params} />`}`;
 };
 
-const skipping = (params, name, it) => ({
+const skipping = (params, full, name, it) => ({
   title: "Skip all messages", verb: "Skip all", danger: true, name, route: "regularSkipAll", params: { ...params, subscription: name },
-  cli: `anabranch admin subscriptions clear-backlog ${quoted(`persistent://${params.tenant}/${params.namespace}/${params.topic}`)} --subscription ${quoted(name)}`,
+  cli: `anabranch admin subscriptions clear-backlog ${quoted(full)} --subscription ${quoted(name)}`,
   text: [`${whole(it.msgBacklog)} messages that ${plain(name)} has not acknowledged will not be delivered to it.`], done: "The backlog is cleared",
+});
+
+const unsubscribing = (params, full, name, it) => ({
+  title: "Delete this subscription", verb: "Delete", danger: true, name, route: "regularUnsubscribe", params: { ...params, subscription: name }, query: { force: true },
+  cli: `anabranch admin subscriptions delete ${quoted(full)} --subscription ${quoted(name)} --force`,
+  text: [`Its position is lost, with ${whole(it.msgBacklog)} unread messages. Its ${whole((it.consumers ?? []).length)} consumers are closed.`], done: "The subscription is deleted",
 });

@@ -22,9 +22,7 @@ def message_routes(admin: MessageBrowser) -> list[Route]:
         query = request.query
         if len(query.keys() & {"time", "position", "after"}) > 1:
             raise BadRequest("give one of time, position and after")
-        time_ms = parse_number(query.get("time", "0"), "time")
-        if time_ms < 0:
-            raise BadRequest(f"time is milliseconds since 1970, not {time_ms}")
+        time_ms = _time(request)
         preview = parse_number(query.get("preview", str(PREVIEW_BYTES)), "preview")
         if not 1 <= preview <= BYTES_MAX:
             raise BadRequest(f"preview is 1 to {BYTES_MAX} bytes, not {preview}")
@@ -40,10 +38,14 @@ def message_routes(admin: MessageBrowser) -> list[Route]:
         )
         return json_response(found)
 
+    async def counted(request: Request) -> Response:
+        return json_response(await admin.count(str(topic_of(request)), _bounds(request)[1], _time(request)))
+
     told = "Messages from a time, position or other page on, the oldest first; nothing is acknowledged"
     ways = (
         ("messages", newest, "Newest messages, the newest first; nothing is acknowledged"),
         ("messages/page", page, told),
+        ("messages/count", counted, "How many messages are stored, and how many from a time on"),
     )
     return [
         Route("GET", f"/anabranch/v1/{kind}/{{tenant}}/{{namespace}}/{{topic}}/{path}", handler, summary, TOPIC_CONSUME)
@@ -58,3 +60,10 @@ def _bounds(request: Request) -> tuple[int, int | None]:
     if not 1 <= count <= COUNT_MAX:
         raise BadRequest(f"count is 1 to {COUNT_MAX}, not {count}")
     return count, parse_number(request.query["segment"], "segment") if "segment" in request.query else None
+
+
+def _time(request: Request) -> int:
+    time_ms = parse_number(request.query.get("time", "0"), "time")
+    if time_ms < 0:
+        raise BadRequest(f"time is milliseconds since 1970, not {time_ms}")
+    return time_ms

@@ -18,19 +18,19 @@ def log_of(*times: int, more: bool = False, at: str = "7:0:0") -> dict[str, Any]
 
 
 def test_messages_of_logs_are_merged_by_time_and_places_are_behind_them() -> None:
-    found = merged({"0": log_of(1, 5), "3": log_of(2, 3, 9)}, [0, 3], 3)
+    found = merged({"0": log_of(1, 5), "3": log_of(2, 3, 9)}, [{"segment": 0}, {"segment": 3}], 3)
     assert [(one["segment"], one["publishTimeMs"]) for one in found["messages"]] == [(0, 1), (3, 2), (3, 3)]
     assert found["next"] == "0@7:1:0,3@7:2:0" and not found["isEnd"]
 
 
 def test_log_that_has_more_than_it_gave_ends_the_page() -> None:
-    found = merged({"0": log_of(1, more=True), "1": log_of(2, 3)}, [0, 1], 10)
+    found = merged({"0": log_of(1, more=True), "1": log_of(2, 3)}, [{}, {}], 10)
     assert [one["publishTimeMs"] for one in found["messages"]] == [1], "its next message may be older than 2"
     assert found["next"] == "0@7:1:0,1@7:0:0" and not found["isEnd"]
 
 
 def test_end_has_places_too_so_that_later_messages_are_found() -> None:
-    assert merged({"0": log_of(at="9:4:2")}, [0], 10) == {"messages": [], "next": "0@9:4:2", "isEnd": True}
+    assert merged({"0": log_of(at="9:4:2")}, [{}], 10) == {"messages": [], "next": "0@9:4:2", "isEnd": True}
 
 
 def test_message_of_a_batch_is_followed_by_its_next_one() -> None:
@@ -62,7 +62,7 @@ def test_pages_have_every_message_once_in_the_order_of_its_log(
                 {"id": f"7:{n}", "publishTimeMs": log[n]} for n in range(first, min(first + given_at_once, len(log)))
             ]
             found[str(label)] = {"at": f"7:{first}:0", "messages": some, "more": first + len(some) < len(log)}
-        page = merged(found, list(range(len(times))), count)
+        page = merged(found, [{"segment": label} for label in range(len(times))], count)
         seen += [(one["segment"], one["id"]) for one in page["messages"]]
         pages, after = pages + 1, page["next"]
         assert page["isEnd"] or page["messages"], "a page without messages is the end"
