@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from anabranch.admin.group import Group, Names, Objects
@@ -88,6 +89,10 @@ class Brokers(Group):
     async def metrics(self) -> str:
         """For Prometheus."""
         return await self._text("GET", "/metrics")
+
+    async def allowed(self, calls: Sequence[str]) -> dict[str, Any]:
+        """Which calls (`POST /admin/v2/…`) the caller may make, and why not the others: `role`, `readOnly`, `calls`."""
+        return await self._object("GET", "/anabranch/v1/access", query={"call": list(calls)})
 
     async def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""

@@ -197,11 +197,13 @@ class Node:
 
     def _http(self, admin: BrokerAdmin, guard: AccessControl, peers: InternalHandler | None) -> HttpServer:
         settings = self.settings
-        access = AccessFilter(guard, self._clock, metrics_open=settings.security.open_metrics)
+        checked = AccessFilter(guard, self._clock, metrics_open=settings.security.open_metrics)
+        access = checked if guard.authenticates else None
+        http = settings.http
         return HttpServer(
-            make_router(admin, __version__, console=settings.http.console),
-            settings.http,
-            access if guard.authenticates else None,
+            make_router(admin, __version__, console=http.console, access=access, is_read_only=http.read_only),
+            http,
+            access,
             peers,
             make_isolation(settings),
             None if self._joining is None else make_relay(settings.tls),

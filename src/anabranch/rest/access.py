@@ -5,7 +5,7 @@ The decision is `AccessControl`'s. Paths that are not served need authentication
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -20,7 +20,7 @@ from anabranch.runtime.logs import get_logger
 from anabranch.security.access_control import AccessControl
 from anabranch.security.authentication import Identity, http_credentials
 from anabranch.security.authorization import BROKER, Action, Resource, Unauthorized
-from anabranch.security.permissions import SIGNED_IN, SUPERVISE, Scope
+from anabranch.security.permissions import SIGNED_IN, SUPERVISE, Need, Scope
 
 log = get_logger(__name__)
 
@@ -45,10 +45,8 @@ class AccessFilter:
         identity = await self._identify(request)
         if not self._guard.authorizes:
             return
-        flagged = () if route is None else route.flag_needs
-        needs = [need, *(further for flag, further in flagged if request.flag(flag))]
         try:
-            for one in needs:
+            for one in _needs(request, route, need):
                 for resource in resources(request, one.scope):
                     await self._guard.check(identity, one.action, resource)
         except Unauthorized as error:
@@ -56,6 +54,27 @@ class AccessFilter:
                 "request not authorized", extra={"method": request.method, "path": request.path, "reason": error.reason}
             )
             raise
+
+    async def refusals(self, request: Request, calls: Sequence[tuple[Route, Request]]) -> tuple[str | None, list[str]]:
+        """The caller's role, and for each call why the caller may not make it; empty: it may. Nothing is logged or
+        counted, because nothing is refused. Raises what makes the caller unknown."""
+        identity = await self._identify(request)
+        role = None if identity is None else identity.role
+        return role, [await self._refusal(identity, route, call) for route, call in calls]
+
+    async def _refusal(self, identity: Identity | None, route: Route, call: Request) -> str:
+        need = route.need or SUPERVISE
+        if need.action is Action.OPEN or not self._guard.authorizes:
+            return ""
+        try:
+            for one in _needs(call, route, need):
+                for resource in resources(call, one.scope):
+                    decision = await self._guard.decide(identity, one.action, resource)
+                    if not decision.allowed:
+                        return decision.reason
+        except Error as error:  # the call names something impossible
+            return error.reason
+        return ""
 
     async def while_admitted(
         self, request: Request, route: Route, pieces: AsyncIterator[bytes]
@@ -87,6 +106,12 @@ class AccessFilter:
                 "authentication failed", extra={"method": request.method, "path": request.path, "reason": error.reason}
             )
             raise
+
+
+def _needs(request: Request, route: Route | None, need: Need) -> list[Need]:
+    """The need of the route, and those of the flags that are given."""
+    flagged = () if route is None else route.flag_needs
+    return [need, *(further for flag, further in flagged if request.flag(flag))]
 
 
 def resources(request: Request, scope: Scope) -> Iterator[Resource]:

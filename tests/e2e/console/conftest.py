@@ -5,16 +5,21 @@ A console error, an exception in a page, a dialog of the browser or a request to
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Generator, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import pulsar
 import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.services.available import browser as program
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_calls import Rest
+from tests.support.traffic.stock_client import new_client
 
+NAMESPACE = "public/default"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 
 
@@ -71,6 +76,38 @@ def view(chromium: Any, broker: BrokerProcess) -> Iterator[Watched]:
     yield watched
     context.close()
     watched.check()
+
+
+@pytest.fixture
+def rest(view: Watched) -> Rest:
+    return Rest(view.broker.http_url)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"p-{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def stock(view: Watched) -> Iterator[pulsar.Client]:
+    client = new_client(view.broker.service_url)
+    yield client
+    client.close()
+
+
+def button(page: Any, text: str) -> Any:
+    return page.get_by_role("button", name=text, exact=True)
+
+
+def confirm(page: Any, typed: str = "") -> None:
+    """Ends the dialog; with `typed` its button is off until that name is there."""
+    last = page.locator("dialog .buttons button").last
+    last.wait_for()
+    if typed:
+        assert last.is_disabled(), "the name must be typed first"
+        page.locator("dialog input").fill(typed)
+    last.click()
+    page.locator("dialog").wait_for(state="detached")
 
 
 @pytest.hookimpl(wrapper=True)

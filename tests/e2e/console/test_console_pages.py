@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import urllib.parse
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,47 +14,13 @@ from playwright.sync_api import expect
 
 import anabranch.blocking
 from tests.e2e.conftest import StartBroker
-from tests.e2e.console.conftest import Watched
+from tests.e2e.console.conftest import NAMESPACE, Watched, button, confirm
 from tests.support.traffic.stock_calls import Rest
-from tests.support.traffic.stock_client import new_client
 
-NAMESPACE = "public/default"
 SCALABLE, REGULAR = f"/admin/v2/scalable/{NAMESPACE}", f"/admin/v2/persistent/{NAMESPACE}"
 WAIT_MS = 20_000
 BIDI, SHOWN = "b\u202edi", "b\\u202edi"
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def rest(view: Watched) -> Rest:
-    return Rest(view.broker.http_url)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"p-{uuid.uuid4().hex[:10]}"
-
-
-@pytest.fixture
-def stock(view: Watched) -> Iterator[pulsar.Client]:
-    client = new_client(view.broker.service_url)
-    yield client
-    client.close()
-
-
-def button(page: Any, text: str) -> Any:
-    return page.get_by_role("button", name=text, exact=True)
-
-
-def confirm(page: Any, typed: str = "") -> None:
-    """Ends the dialog; with `typed` its button is off until that name is there."""
-    last = page.locator("dialog .buttons button").last
-    last.wait_for()
-    if typed:
-        assert last.is_disabled(), "the name must be typed first"
-        page.locator("dialog input").fill(typed)
-    last.click()
-    page.locator("dialog").wait_for(state="detached")
 
 
 def test_sessions_of_a_subscription_and_what_waits(view: Watched, rest: Rest, name: str) -> None:

@@ -32,10 +32,10 @@ TOPIC = "persistent://public/default/t"
 
 
 @contextlib.asynccontextmanager
-async def guarded(directory: Path, **security: Any) -> AsyncIterator[Node]:
+async def guarded(directory: Path, http: HttpSettings | None = None, **security: Any) -> AsyncIterator[Node]:
     settings = NodeSettings(
         network=NetworkSettings(port=0),
-        http=HttpSettings(port=0),
+        http=http or HttpSettings(port=0),
         storage=StorageSettings(dir=directory / "data", sync="none"),
         security=SecuritySettings(
             **{

@@ -203,13 +203,16 @@ def within(seconds: float, call: Callable[[], Any]) -> Any:
 class Rest:
     """Plain HTTP against the broker's admin port."""
 
-    def __init__(self, http_url: str) -> None:
+    def __init__(self, http_url: str, token: str | None = None) -> None:
         self._http_url = http_url
+        self._token = token
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Status and decoded JSON (None without a body)."""
         encoded = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
         url = self._http_url + path
         for _ in range(REDIRECTS_MAX):
             request = urllib.request.Request(url, data=encoded, method=method, headers=headers)

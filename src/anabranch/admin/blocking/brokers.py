@@ -3,6 +3,7 @@ that module, not this one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from anabranch.admin.blocking.group import Group, Names, Objects
@@ -89,6 +90,10 @@ class Brokers(Group):
     def metrics(self) -> str:
         """For Prometheus."""
         return self._text("GET", "/metrics")
+
+    def allowed(self, calls: Sequence[str]) -> dict[str, Any]:
+        """Which calls (`POST /admin/v2/…`) the caller may make, and why not the others: `role`, `readOnly`, `calls`."""
+        return self._object("GET", "/anabranch/v1/access", query={"call": list(calls)})
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""

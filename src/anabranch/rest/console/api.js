@@ -4,6 +4,7 @@ import { quoted } from "./format.js";
 import { signal } from "./signals.js";
 
 export const ROUTES = {
+  access: "GET /anabranch/v1/access",
   version: "GET /admin/v2/brokers/version",
   clusters: "GET /admin/v2/clusters",
   brokers: "GET /admin/v2/brokers/{cluster}/details",

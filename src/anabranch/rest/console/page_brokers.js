@@ -4,7 +4,7 @@ import { useEffect } from "./hooks.js";
 import { useSignal } from "./signals.js";
 import { ApiError, ask } from "./api.js";
 import { plain, quoted, whole } from "./format.js";
-import { Failure, Name, Time, asked, every, html } from "./ui.js";
+import { Failure, Name, Refused, Time, asked, every, html, off, useRefusals } from "./ui.js";
 
 /** {cluster, brokers} of the cluster that serves this page: others may be registered, and only it answers. */
 export const ownBrokers = async () => {
@@ -18,7 +18,10 @@ export const ownBrokers = async () => {
   throw refused ?? new ApiError(404, "not-found", "no cluster is registered");
 };
 
+const MAY = { drain: "drain brokers", resume: "resume brokers" };
+
 export const BrokersPage = () => {
+  const refusals = useRefusals(Object.keys(MAY));
   const found = useSignal(null), failed = useSignal(null), settings = useSignal(null), text = useSignal("");
   const read = async () => {
     try {
@@ -40,13 +43,14 @@ export const BrokersPage = () => {
   const rows = Object.entries(settings.value ?? {}).filter(([name]) => name.includes(text.value));
   return html`<header class="page"><h1>Brokers</h1></header>
     ${failed.value && html`<${Failure} error=${failed.value} />`}
+    <${Refused} refusals=${refusals} words=${MAY} />
     ${found.value && html`<section class="panel"><table><thead><tr><th>broker</th><th>state</th><th class="number">slots</th><th class="number">load</th>
       <th>version</th><th>started</th><th>clients connect to</th><th>actions</th></tr></thead><tbody>
       ${found.value.brokers.map(one => html`<tr key=${one.id}><td><${Name} text=${one.brokerId} /> ${one.leader && html`<span class="kind">leader</span>`}</td>
         <td>${one.draining ? "draining" : "serving"}</td><td class="number">${whole(one.slots)}</td><td class="number">${one.load.toFixed(2)}</td>
         <td>${plain(one.version)}</td><td><${Time} ms=${one.startedMs} /></td><td><code>${plain(one.serviceUrl)}</code></td>
-        <td>${one.draining ? html`<button onClick=${() => act(one, false)}>Resume …</button>`
-          : html`<button disabled=${found.value.brokers.length < 2} title=${found.value.brokers.length < 2 ? "there is no other broker for the topics" : ""}
+        <td>${one.draining ? html`<button ...${off(refusals.resume)} onClick=${() => act(one, false)}>Resume …</button>`
+          : html`<button disabled=${found.value.brokers.length < 2 || Boolean(refusals.drain)} title=${refusals.drain ?? (found.value.brokers.length < 2 ? "there is no other broker for the topics" : "")}
               onClick=${() => act(one, true)}>Drain …</button>`}</td></tr>`)}</tbody></table></section>`}
     ${settings.value && html`<section class="panel"><h2>Settings of this broker</h2>
       <div class="controls"><input type="search" data-key="/" placeholder="name of a setting ( / )" aria-label="filter settings" onInput=${event => { text.value = event.target.value; }} /></div>

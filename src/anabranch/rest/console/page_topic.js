@@ -9,10 +9,13 @@ import { follow } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { merged, segmentsOf } from "./timeline_layout.js";
 import { rangeOf } from "./timeline_paint.js";
-import { Chip, Empty, Failure, Lazy, Name, Time, asked, html, link, now, operationId, remember, route } from "./ui.js";
+import { Chip, Empty, Failure, Lazy, Name, Refused, Time, asked, html, link, now, off, operationId, remember, route, useRefusals } from "./ui.js";
 
 const consumers = () => import("./consumers.js"), trial = () => import("./policy_trial.js");
 const sending = () => import("./send.js"), cursor = () => import("./move_cursor.js");
+
+const MAY = { split: "split", merge: "merge", remove: "delete the topic", skipAll: "skip messages", seek: "move subscriptions", unsubscribe: "delete subscriptions",
+  publishScalable: "send", messages: "read messages", setPolicy: "set policies" };
 
 export const TopicPage = ({ tenant, namespace, topic }) => {
   const params = { tenant, namespace, topic }, full = `topic://${tenant}/${namespace}/${topic}`;
@@ -35,6 +38,7 @@ export const TopicPage = ({ tenant, namespace, topic }) => {
       } else tick.value = data;
     }, (word, why) => { status.value = { word, why, since: Date.now() }; });
   }, [full]);
+  const refusals = useRefusals(Object.keys(MAY), params);
   const choose = (id, extend) => {
     if (extend && id !== null && selected.value !== null && id !== selected.value) second.value = id;
     else { second.value = null; selected.value = id === selected.value ? null : id; }
@@ -53,20 +57,21 @@ export const TopicPage = ({ tenant, namespace, topic }) => {
       <a href=${link(["schemas", "scalable", tenant, namespace, topic])}>Schemas</a>
     </header>
     ${stale && html`<p class="lost" role="status">No newer figures since ${duration(now.value - (tick.value?.t ?? status.value.since))}: ${plain(status.value.why ?? "")}. What you see is the last known state.</p>`}
+    <${Refused} refusals=${refusals} words=${MAY} />
     <${Figures} tick=${tick.value} segments=${segments.value} />
     <${Operation} tick=${tick.value} />
     <${Timeline} segments=${segments.value} tick=${tick.value} selected=${selected.value} onSelect=${choose}
                  subscription=${subscription} stale=${stale} />
     <${Selection} params=${params} full=${full} segments=${segments.value} tick=${tick.value}
-                  first=${selected.value} second=${second.value} />
-    <${Subscriptions} params=${params} full=${full} tick=${tick.value} segments=${segments.value} />
+                  first=${selected.value} second=${second.value} refusals=${refusals} />
+    <${Subscriptions} params=${params} full=${full} tick=${tick.value} segments=${segments.value} refusals=${refusals} />
     ${names.includes(reading) && html`<${Lazy} load=${consumers} name="ScalableConsumers" key=${`consumers ${reading}`} params=${params} subscription=${reading} />`}
     ${names.includes(moved) && html`<${Lazy} load=${cursor} name="MoveCursor" key=${`move ${moved}`} kind="scalable" params=${params} full=${full} subscription=${moved} backlog=${tick.value.subscriptions[moved].msgBacklog} />`}
-    <${Lazy} load=${sending} name="Send" full=${full} partitions=${0} draft=${draft} onSent=${() => { sent.value++; }} />
-    <${Messages} params=${params} kind="scalable" sent=${sent.value} onAgain=${message => { draft.value = message; }} />
+    ${!refusals.publishScalable && html`<${Lazy} load=${sending} name="Send" full=${full} partitions=${0} draft=${draft} onSent=${() => { sent.value++; }} />`}
+    ${!refusals.messages && html`<${Messages} params=${params} kind="scalable" sent=${sent.value} onAgain=${refusals.publishScalable ? null : message => { draft.value = message; }} />`}
     <${Scaling} params=${params} full=${full} tick=${tick.value} />
     <section class="panel"><h2>This topic</h2><div class="buttons left">
-      <button class="danger" onClick=${() => { asked.value = deletion(params, full, tick.value, segments.value); }}>Delete topic …</button></div></section>`;
+      <button class="danger" ...${off(refusals.remove)} onClick=${() => { asked.value = deletion(params, full, tick.value, segments.value); }}>Delete topic …</button></div></section>`;
 };
 
 const Live = ({ status }) => html`<span class="live ${status.word}" role="status">${
@@ -100,7 +105,7 @@ const Operation = ({ tick }) => {
 
 const areNeighbours = (a, b) => a.end + 1 === b.start || b.end + 1 === a.start;
 
-const Selection = ({ params, full, segments, tick, first, second }) => {
+const Selection = ({ params, full, segments, tick, first, second, refusals }) => {
   const one = segments.get(first), other = segments.get(second);
   if (!one) return html`<p class="hint">Select a segment to split it; shift-click a neighbour to merge both.${" "}<kbd>↑</kbd> <kbd>↓</kbd> move between active segments.</p>`;
   const isActive = one.sealedEpoch < 0, figures = tick?.segments[one.id];
@@ -119,10 +124,10 @@ const Selection = ({ params, full, segments, tick, first, second }) => {
       <${Chip} label="children">${children.join(", ") || "none"}<//>
     </div>
     ${isActive && html`<div class="buttons left">
-      <button class="primary" onClick=${() => { asked.value = splitting(params, full, one, figures); }}>Split …</button>
+      <button class="primary" ...${off(refusals.split)} onClick=${() => { asked.value = splitting(params, full, one, figures); }}>Split …</button>
       ${other && areNeighbours(one, other) && other.sealedEpoch < 0
-        ? html`<button class="primary" onClick=${() => { asked.value = merging(params, full, one, other, tick); }}>Merge ${one.id} and ${other.id} …</button>`
-        : neighbours.map(it => html`<button onClick=${() => { asked.value = merging(params, full, one, it, tick); }}>Merge with ${it.id} …</button>`)}
+        ? html`<button class="primary" ...${off(refusals.merge)} onClick=${() => { asked.value = merging(params, full, one, other, tick); }}>Merge ${one.id} and ${other.id} …</button>`
+        : neighbours.map(it => html`<button ...${off(refusals.merge)} onClick=${() => { asked.value = merging(params, full, one, it, tick); }}>Merge with ${it.id} …</button>`)}
     </div>`}
   </section>`;
 };
@@ -161,7 +166,7 @@ const deletion = (params, full, tick, segments) => ({
   done: "The topic is deleted", after: () => { location.hash = "#/topics"; },
 });
 
-const Subscriptions = ({ params, full, tick, segments }) => {
+const Subscriptions = ({ params, full, tick, segments, refusals }) => {
   const found = Object.entries(tick?.subscriptions ?? {});
   const ringOrder = [...segments.values()].filter(one => one.sealedEpoch < 0).sort((a, b) => a.start - b.start);
   return html`<section class="panel"><h2>Subscriptions</h2>
@@ -177,9 +182,9 @@ const Subscriptions = ({ params, full, tick, segments }) => {
         <td><div class="buttons left">
           <button onClick=${() => remember({ subscription: name, metric: "state" })}>Show state</button>
           <button aria-pressed=${route.value.query.consumers === name} onClick=${() => remember({ consumers: route.value.query.consumers === name ? "" : name })}>Consumers</button>
-          <button onClick=${() => { asked.value = skipping(params, full, name, one); }}>Skip all …</button>
-          <button aria-pressed=${route.value.query.move === name} onClick=${() => remember({ move: route.value.query.move === name ? "" : name })}>Move …</button>
-          <button class="danger" onClick=${() => { asked.value = unsubscribing(params, full, name, one); }}>Delete …</button>
+          <button ...${off(refusals.skipAll)} onClick=${() => { asked.value = skipping(params, full, name, one); }}>Skip all …</button>
+          <button ...${off(refusals.seek)} aria-pressed=${route.value.query.move === name} onClick=${() => remember({ move: route.value.query.move === name ? "" : name })}>Move …</button>
+          <button class="danger" ...${off(refusals.unsubscribe)} onClick=${() => { asked.value = unsubscribing(params, full, name, one); }}>Delete …</button>
         </div></td></tr>`)}</tbody></table>`}
   </section>`;
 };

@@ -4,7 +4,7 @@ import htm from "./htm.js";
 import { h } from "./preact.js";
 import { useEffect, useRef } from "./hooks.js";
 import { computed, signal, useSignal } from "./signals.js";
-import { ask, asCurl } from "./api.js";
+import { ask, asCurl, request } from "./api.js";
 import { ago, moment, plain } from "./format.js";
 
 export const html = htm.bind(h);
@@ -98,6 +98,31 @@ export const every = (ms, work) => {
   };
   turn();
   return () => { ended = true; clearTimeout(timer); };
+};
+
+// What the role of this page may not do. The broker is asked, which decides as for the calls themselves.
+const ANY = { segment: "0", other: "1", subscription: "s", role: "r", broker: "b", cluster: "c", timestamp: "0", seconds: "0", count: "1" };
+
+/** Of these routes those that would be refused: {name: reason}. */
+export const useRefusals = (names, params = {}) => {
+  const found = useSignal({}), key = JSON.stringify([names, params]);
+  useEffect(() => every(15000, async () => {
+    const calls = names.map(name => request(name, { ...ANY, ...params }).join(" "));
+    const told = await ask("access", {}, { query: { call: calls } }).catch(() => null); // pages show failures of their own calls
+    if (told) found.value = Object.fromEntries(names.map((name, index) => [name, told.calls[index].reason]).filter(([, reason]) => reason));
+  }), [key]);
+  return found.value;
+};
+
+/** Attributes of a button: off, with the reason, if the call would be refused. */
+export const off = reason => (reason ? { disabled: true, title: plain(reason) } : {});
+
+/** Says what the role may not do on this page, and why. `words`: what each route does. */
+export const Refused = ({ refusals, words }) => {
+  const byReason = new Map();
+  for (const [name, reason] of Object.entries(refusals)) byReason.set(reason, [...(byReason.get(reason) ?? []), words[name]]);
+  return byReason.size > 0 && html`<div class="refused" role="note">${[...byReason].map(([reason, what]) =>
+    html`<p>Not possible here: ${[...new Set(what)].join(", ")}, because ${plain(reason)}.</p>`)}</div>`;
 };
 
 // One dialog at a time: {title, text, verb, name (to be typed), danger, cli, route, params, query, body, run (instead of

@@ -192,6 +192,9 @@ MESSAGE_PAGE = _object(messages=MESSAGES, next=TEXT, isEnd=FLAG)
 RESULTS: dict[tuple[str, str], Schema] = {
     ("GET", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/messages"): MESSAGES,
     ("GET", "/anabranch/v1/persistent/{tenant}/{namespace}/{topic}/messages"): MESSAGES,
+    ("GET", "/anabranch/v1/access"): _object(
+        readOnly=FLAG, calls={"type": "array", "items": _object(allowed=FLAG, reason=TEXT)}
+    ),
     ("GET", "{topic}/messages/page"): MESSAGE_PAGE,
     ("GET", "{topic}/messages/count"): _object(total=NUMBER, **{"from": NUMBER}),
     ("POST", "/anabranch/v1/scalable/{tenant}/{namespace}/{topic}/messages"): PUBLISHED,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.admin.topics import TopicAdmin
+from anabranch.rest.access import AccessFilter
 from anabranch.rest.http_message import Request, Response
 from anabranch.rest.openapi.document import openapi_routes
 from anabranch.rest.params import topic_of
@@ -28,15 +29,24 @@ from anabranch.rest.routes.topic_maintenance import topic_maintenance_routes
 from anabranch.rest.routes.topic_migration import topic_migration_routes
 from anabranch.rest.routes.topic_policies import topic_policy_routes
 from anabranch.rest.routes.topics import topic_routes
+from anabranch.rest.routes.web.allowed_calls import AllowedCalls, access_routes
 from anabranch.rest.routes.web.messages import message_routes
 from anabranch.rest.routes.web.pages import static_routes
 from anabranch.rest.routes.web.timeline import timeline_routes
 from anabranch.rest.static_files import StaticFiles
 
 
-def make_router(admin: BrokerAdmin, version: str, *, console: bool = True) -> Router:
-    """`console`: serve the web console at `/`."""
+def make_router(
+    admin: BrokerAdmin,
+    version: str,
+    *,
+    console: bool = True,
+    access: AccessFilter | None = None,
+    is_read_only: bool = False,
+) -> Router:
+    """`console`: serve the web console at `/`. `access` and `is_read_only` are what callers may ask about."""
     files = StaticFiles()
+    allowed = AllowedCalls(lambda: router, access, is_read_only=is_read_only)
     routes = [
         *static_routes(files, console=console),
         *lookup_routes(admin.topics, admin.namespaces),
@@ -52,6 +62,7 @@ def make_router(admin: BrokerAdmin, version: str, *, console: bool = True) -> Ro
         *schema_routes(admin.schemas),
         *scalable_routes(admin.scalable_topics),
         *timeline_routes(admin.timeline),
+        *access_routes(allowed),
         *message_routes(admin.messages),
         *topic_migration_routes(admin.topic_migration),
         *auto_scale_routes(admin.auto_scale),
@@ -67,7 +78,8 @@ def make_router(admin: BrokerAdmin, version: str, *, console: bool = True) -> Ro
         replace(route, handler=_not_migrated(admin.topics, route.handler)) if _names_regular(route) else route
         for route in routes
     ]
-    return Router([*routes, *openapi_routes(routes, version, files)])
+    router = Router([*routes, *openapi_routes(routes, version, files)])
+    return router
 
 
 def _names_regular(route: Route) -> bool:

@@ -62,7 +62,7 @@ export const MessageList = ({ params, kind, onAgain, sent }) => {
         : `${shown.length} of the newest ${found.value.length}; nothing is acknowledged`}</span>
     </div>
     ${failed.value && html`<${Failure} error=${failed.value} />`}
-    ${dead.length > 0 && html`<p><button onClick=${() => { asked.value = returning(context, dead); }}>Send ${whole(dead.length)} dead letter${dead.length === 1 ? "" : "s"} back …</button></p>`}
+    ${onAgain && dead.length > 0 && html`<p><button onClick=${() => { asked.value = returning(context, dead); }}>Send ${whole(dead.length)} dead letter${dead.length === 1 ? "" : "s"} back …</button></p>`}
     ${shown.length > 0 && html`<div class="list" tabindex="0" aria-label="messages"><table><thead><tr><th>published</th><th>id</th>${kind === "scalable" && html`<th class="number">segment</th>`}<th>key</th><th class="wide">payload</th><th class="number">size</th></tr></thead>
     <tbody>${shown.map(one => html`<${Row} key=${nameOf(one)} one=${one} context=${context} isOpen=${opened.value === nameOf(one)}
       onToggle=${() => { opened.value = opened.value === nameOf(one) ? null : nameOf(one); }} />`)}</tbody></table></div>`}
@@ -120,7 +120,7 @@ const Row = ({ one: given, context, isOpen, onToggle }) => {
     ${failed.value && html`<${Failure} error=${failed.value} />`}
     ${Object.keys(one.properties).length > 0 && html`<table><tbody>${Object.entries(one.properties).map(([name, value]) =>
       html`<tr><td><${Name} text=${name} /></td><td><${Name} text=${value} /></td></tr>`)}</tbody></table>`}
-    ${canBeSent(one) && html`<div class="buttons left"><button onClick=${async () => {
+    ${onAgain && canBeSent(one) && html`<div class="buttons left"><button onClick=${async () => {
         try { onAgain(await wholeOf(context, one)); } catch (error) { failed.value = error; }
       }}>Send it again …</button>
       ${one.properties[ORIGIN] && html`<button onClick=${() => { asked.value = returning(context, [given]); }}>Send it back …</button>`}</div>`}

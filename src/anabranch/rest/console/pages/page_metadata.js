@@ -5,12 +5,15 @@ import { useSignal } from "./signals.js";
 import { ask } from "./api.js";
 import { bytes, duration, moment, plain, quoted, short, whole } from "./format.js";
 import { isMigrating } from "./page_overview.js";
-import { Chip, Command, Failure, Time, asked, every, html, isUtc } from "./ui.js";
+import { Chip, Command, Failure, Refused, Time, asked, every, html, isUtc, off, useRefusals } from "./ui.js";
 
 const STEPS = [["PRE_COPY", "copy while writes go on"], ["VERIFY_TREE", "compare the copy"], ["CLOSE_GATES", "writes wait, brokers prepare"],
   ["COPY_CHANGES", "copy the last changes"], ["SWITCH", "brokers switch"], ["DONE", "done"]];
 
+const MAY = { migrationStart: "move the metadata", migrationAbort: "abort a migration" };
+
 export const MetadataPage = () => {
+  const refusals = useRefusals(Object.keys(MAY));
   const found = useSignal(null), failed = useSignal(null);
   const read = async () => {
     try {
@@ -26,14 +29,14 @@ export const MetadataPage = () => {
   const now = found.value, isIdle = now && !isRunning(now.migration);
   return html`<header class="page"><h1>Metadata</h1></header>${failed.value && html`<${Failure} error=${failed.value} />`}
     ${now && html`<section class="panel"><h2>Store</h2><p><code>${plain(now.store.metadataStoreUrl)}</code></p></section>
-      <${Last} one=${now.migration} after=${read} />
-      ${isIdle && html`<${Start} from=${now.store.metadataStoreUrl} after=${read} />`}`}`;
+      <${Refused} refusals=${refusals} words=${MAY} /><${Last} one=${now.migration} after=${read} refusals=${refusals} />
+      ${isIdle && !refusals.migrationStart && html`<${Start} from=${now.store.metadataStoreUrl} after=${read} />`}`}`;
 };
 
 /** Also while brokers still switch: nothing else can be started then. Pure. */
 const isRunning = one => isMigrating(one) || (one.phase === "COMPLETED" && !one.allSwitched);
 
-const Last = ({ one, after }) => {
+const Last = ({ one, after, refusals }) => {
   const compared = useSignal(null), failed = useSignal(null), busy = useSignal(false);
   if (one.phase === "NOT_STARTED" && !one.subPhase)
     return html`<section class="panel"><h2>Migration to another store</h2><p class="hint">None has run. It copies everything while brokers and clients go on; writes of metadata wait for less than a second.</p></section>`;
@@ -59,7 +62,7 @@ const Last = ({ one, after }) => {
       html`<tr key=${name}><td><code>${plain(name)}</code>${name === one.coordinator ? html` <span class="kind">coordinates</span>` : ""}</td><td>${plain(state.toLowerCase())}</td></tr>`)}</tbody></table>`}
     ${one.settings && html`<p>Set this for every broker before its next restart:</p><${Command} text=${`[metadata]\nurl = ${JSON.stringify(one.settings["metadata.url"])}`} />`}
     <div class="buttons left">
-      ${can && html`<button class="danger" onClick=${() => { asked.value = aborting(one, after); }}>Abort …</button>`}
+      ${can && html`<button class="danger" ...${off(refusals.migrationAbort)} onClick=${() => { asked.value = aborting(one, after); }}>Abort …</button>`}
       ${one.phase === "COMPLETED" && html`<button disabled=${busy.value} onClick=${verify}>${busy.value ? "comparing …" : "Compare both stores"}</button>`}</div>
     ${failed.value && html`<${Failure} error=${failed.value} />`}
     ${compared.value && html`<p class=${compared.value.different ? "failure" : "good"} role="status">${whole(compared.value.source_records)} records in the source, ${whole(compared.value.target_records)} in the target: ${

@@ -5,7 +5,7 @@ import { useSignal } from "./signals.js";
 import { ask } from "./api.js";
 import { flattened, plain, quoted } from "./format.js";
 import { namespaces } from "./page_topics.js";
-import { Failure, Name, asked, every, html, link } from "./ui.js";
+import { Failure, Name, Refused, asked, every, html, link, off, useRefusals } from "./ui.js";
 
 const ACTIONS = ["produce", "consume"];
 
@@ -43,7 +43,10 @@ export const NamespacePage = ({ tenant, namespace }) => {
         ${flattened(found.value.policies).map(([name, value]) => html`<tr key=${name}><td><code>${plain(name)}</code></td><td><code>${plain(value)}</code></td></tr>`)}</tbody></table></section>`}`;
 };
 
+const MAY = { grant: "grant permissions", revoke: "revoke permissions" };
+
 const Permissions = ({ params, permissions, after }) => {
+  const refusals = useRefusals(Object.keys(MAY), params);
   const role = useSignal(""), chosen = useSignal(["consume"]), path = `${params.tenant}/${params.namespace}`;
   if (permissions === null) return html`<section class="panel"><h2>Permissions</h2><p class="hint">You may not see the permissions of this namespace: its tenant's administrators may.</p></section>`;
   const entries = Object.entries(permissions);
@@ -52,18 +55,18 @@ const Permissions = ({ params, permissions, after }) => {
     asked.value = granting(params, path, role.value, permissions[role.value] ?? [], chosen.value, after);
   };
   const isReady = role.value && chosen.value.length > 0;
-  return html`<section class="panel"><h2>Permissions</h2>
+  return html`<section class="panel"><h2>Permissions</h2><${Refused} refusals=${refusals} words=${MAY} />
     ${entries.length === 0 ? html`<p class="hint">No role has a permission here. Administrators of the tenant may do everything without one.</p>`
       : html`<table><thead><tr><th>role</th><th>may</th><th>actions</th></tr></thead><tbody>${entries.map(([name, actions]) =>
         html`<tr key=${name}><td><${Name} text=${name} /></td><td>${plain(actions.join(", "))}</td>
           <td><div class="buttons left"><button onClick=${() => { role.value = name; chosen.value = ACTIONS.filter(one => actions.includes(one)); }}>Change</button>
-          <button class="danger" onClick=${() => { asked.value = revoking(params, path, name, actions, after); }}>Revoke …</button></div></td></tr>`)}</tbody></table>`}
+          <button class="danger" ...${off(refusals.revoke)} onClick=${() => { asked.value = revoking(params, path, name, actions, after); }}>Revoke …</button></div></td></tr>`)}</tbody></table>`}
     <form class="controls grant" onSubmit=${grant}>
       <label>role <input value=${role.value} autocomplete="off" spellcheck=${false} onInput=${event => { role.value = event.target.value; }} /></label>
       ${ACTIONS.map(one => html`<label class="check"><input type="checkbox" checked=${chosen.value.includes(one)} onChange=${event => {
         chosen.value = ACTIONS.filter(it => (it === one ? event.target.checked : chosen.value.includes(it)));
       }} /> ${one}</label>`)}
-      <button class="primary" disabled=${!isReady}>Grant …</button>
+      <button class="primary" disabled=${!isReady || Boolean(refusals.grant)} title=${refusals.grant ?? ""}>Grant …</button>
     </form></section>`;
 };
 

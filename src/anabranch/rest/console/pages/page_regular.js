@@ -10,7 +10,10 @@ import { Messages } from "./messages.js";
 import { MoveCursor } from "./move_cursor.js";
 import { TopicMigration } from "./topic_migration.js";
 import { Send } from "./send.js";
-import { Chip, Failure, Name, asked, every, html, link, remember, route } from "./ui.js";
+import { Chip, Failure, Name, Refused, asked, every, html, link, off, remember, route, useRefusals } from "./ui.js";
+
+const MAY = { regularSkipAll: "skip messages", regularSeek: "move subscriptions", regularUnsubscribe: "delete subscriptions", publish: "send",
+  regularMessages: "read messages", migrateTopic: "migrate" };
 
 export const RegularPage = ({ kind, tenant, namespace, topic }) => {
   const params = { tenant, namespace, topic }, full = `persistent://${tenant}/${namespace}/${topic}`, stats = useSignal(null), failed = useSignal(null), draft = useSignal(null), sent = useSignal(0);
@@ -21,6 +24,7 @@ export const RegularPage = ({ kind, tenant, namespace, topic }) => {
       catch (error) { failed.value = error; }
     });
   }, [kind, tenant, namespace, topic]);
+  const refusals = useRefusals(Object.keys(MAY), { domain: "persistent", ...params });
   const one = stats.value, subscriptions = Object.entries(one?.subscriptions ?? {});
   const named = wanted => subscriptions.find(([name]) => name === wanted);
   const shown = named(route.value.query.consumers), moved = named(route.value.query.move);
@@ -28,6 +32,7 @@ export const RegularPage = ({ kind, tenant, namespace, topic }) => {
       <h1><${Name} text=${topic} /> <span class="kind">${kind}</span></h1>
       <a href=${link(["schemas", kind, tenant, namespace, topic])}>Schemas</a></header>
     ${failed.value && html`<${Failure} error=${failed.value} />`}
+    <${Refused} refusals=${refusals} words=${MAY} />
     ${one && html`<div class="chips"><${Chip} label="in">${short(one.msgRateIn)} msg/s<//><${Chip} label="in, bytes">${bytes(one.msgThroughputIn)}/s<//>
       <${Chip} label="out">${short(one.msgRateOut)} msg/s<//><${Chip} label="received">${whole(one.msgInCounter)}<//>
       <${Chip} label="stored">${bytes(one.storageSize)}<//><${Chip} label="producers">${whole((one.publishers ?? []).length)}<//></div>
@@ -37,15 +42,15 @@ export const RegularPage = ({ kind, tenant, namespace, topic }) => {
         <td class="number">${whole(it.msgBacklog)}</td><td class="number">${whole(it.unackedMessages)}</td><td class="number">${short(it.msgRateOut)}</td>
         <td class="number">${whole((it.consumers ?? []).length)}</td>
         <td><div class="buttons left"><button aria-pressed=${shown?.[0] === name} onClick=${() => remember({ consumers: shown?.[0] === name ? "" : name })}>Consumers</button>
-          ${kind === "regular" && html`<button onClick=${() => { asked.value = skipping(params, full, name, it); }}>Skip all …</button>
-            <button aria-pressed=${moved?.[0] === name} onClick=${() => remember({ move: moved?.[0] === name ? "" : name })}>Move …</button>
-            <button class="danger" onClick=${() => { asked.value = unsubscribing(params, full, name, it); }}>Delete …</button>`}</div></td></tr>`)}</tbody></table>`}</section>
+          ${kind === "regular" && html`<button ...${off(refusals.regularSkipAll)} onClick=${() => { asked.value = skipping(params, full, name, it); }}>Skip all …</button>
+            <button ...${off(refusals.regularSeek)} aria-pressed=${moved?.[0] === name} onClick=${() => remember({ move: moved?.[0] === name ? "" : name })}>Move …</button>
+            <button class="danger" ...${off(refusals.regularUnsubscribe)} onClick=${() => { asked.value = unsubscribing(params, full, name, it); }}>Delete …</button>`}</div></td></tr>`)}</tbody></table>`}</section>
     ${shown && html`<${RegularConsumers} name=${shown[0]} one=${shown[1]} />`}
     ${moved && kind === "regular" && html`<${MoveCursor} kind=${kind} params=${params} full=${full} subscription=${moved[0]} backlog=${moved[1].msgBacklog} key=${moved[0]} />`}
-    <${Send} full=${full} partitions=${kind === "partitioned" ? one.metadata.partitions : 0} draft=${draft} onSent=${() => { sent.value++; }} />
-    <${Messages} params=${params} kind=${kind} sent=${sent.value} onAgain=${message => { draft.value = message; }} />
+    ${!refusals.publish && html`<${Send} full=${full} partitions=${kind === "partitioned" ? one.metadata.partitions : 0} draft=${draft} onSent=${() => { sent.value++; }} />`}
+    ${!refusals.regularMessages && html`<${Messages} params=${params} kind=${kind} sent=${sent.value} onAgain=${refusals.publish ? null : message => { draft.value = message; }} />`}
     ${kind === "regular" && html`<${Ledgers} params=${params} />`}
-    <${TopicMigration} params=${params} />`}`;
+    ${!refusals.migrateTopic && html`<${TopicMigration} params=${params} />`}`}`;
 };
 
 const skipping = (params, full, name, it) => ({

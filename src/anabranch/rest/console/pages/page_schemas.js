@@ -5,10 +5,12 @@ import { useSignal } from "./signals.js";
 import { ask } from "./api.js";
 import { plain, quoted, visible, whole } from "./format.js";
 import { indented } from "./messages.js";
-import { Empty, Failure, Name, Time, asked, every, html, link } from "./ui.js";
+import { Empty, Failure, Name, Refused, Time, asked, every, html, link, off, useRefusals } from "./ui.js";
 
 const TYPES = ["AVRO", "JSON", "PROTOBUF", "PROTOBUF_NATIVE", "STRING", "BYTES", "KEY_VALUE", "BOOLEAN", "INT8", "INT16", "INT32", "INT64", "FLOAT", "DOUBLE"];
 const WITHOUT_DEFINITION = TYPES.filter(one => !["AVRO", "JSON", "PROTOBUF", "PROTOBUF_NATIVE", "KEY_VALUE"].includes(one));
+
+const MAY = { schemaAdd: "add schemas", schemaDelete: "delete schemas" };
 
 export const SchemasPage = ({ kind, tenant, namespace, topic }) => {
   const params = { tenant, namespace, topic }, found = useSignal(null), failed = useSignal(null);
@@ -19,6 +21,7 @@ export const SchemasPage = ({ kind, tenant, namespace, topic }) => {
     document.title = `Schemas of ${plain(topic)} · Anabranch`;
     return every(5000, read);
   }, [tenant, namespace, topic]);
+  const refusals = useRefusals(Object.keys(MAY), params);
   const all = found.value && [...found.value].reverse();
   const home = kind === "scalable" ? ["topic", tenant, namespace, topic] : ["regular", kind, tenant, namespace, topic];
   return html`<header class="page"><nav class="crumbs" aria-label="path"><a href=${link(["topics"])}>Topics</a>${" / "}<a href=${link(home)}><${Name} text=${`${tenant}/${namespace}/${topic}`} /></a></nav>
@@ -27,8 +30,9 @@ export const SchemasPage = ({ kind, tenant, namespace, topic }) => {
     ${all && (all.length === 0
       ? html`<${Empty} title="No schema yet"><p>Producers and consumers may send any bytes. The first client with a schema, or you below, adds version 0.</p><//>`
       : html`<section class="panel"><h2>Versions</h2>${all.map((one, index) => html`<${Version} key=${one.version} one=${one} isNewest=${index === 0} />`)}
-          <div class="buttons left"><button class="danger" onClick=${() => { asked.value = deleting(params, all, read); }}>Delete all versions …</button></div></section>`)}
-    ${all && html`<${Propose} params=${params} newest=${all[0]} after=${read} />`}`;
+          <div class="buttons left"><button class="danger" ...${off(refusals.schemaDelete)} onClick=${() => { asked.value = deleting(params, all, read); }}>Delete all versions …</button></div></section>`)}
+    <${Refused} refusals=${refusals} words=${MAY} />
+    ${all && !refusals.schemaAdd && html`<${Propose} params=${params} newest=${all[0]} after=${read} />`}`;
 };
 
 const Version = ({ one, isNewest }) => html`<details class="detail" open=${isNewest}><summary>version ${whole(one.version)} · ${plain(one.type)} · <${Time} ms=${one.timestamp} />${isNewest ? " · newest" : ""}</summary>

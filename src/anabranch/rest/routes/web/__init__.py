@@ -2,7 +2,8 @@
 
 | module | what it is |
 |---|---|
-| `messages` | the newest messages of topics |
+| `allowed_calls` | which calls the caller may make |
+| `messages` | messages of topics: the newest, or pages |
 | `pages` | the web console at `/`: static files |
 | `timeline` | timelines of scalable topics: geometry, ticks, live events |
 """
