@@ -19,8 +19,8 @@ PAGES = {
     "namespace/public/default": ".grant",
     "brokers": "code",
     "metadata": ".form",
-    "topic/public/default/{topic}?metric=state&messages=1&subscription=audit&consumers=audit&policy=1": ".hit",
-    "regular/regular/public/default/{topic}-r?consumers=billing&messages=1&migrate=1": ".checklist",
+    "topic/public/default/{topic}?metric=state&messages=1&look=start&subscription=audit&consumers=audit&policy=1&move=audit": ".hit",
+    "regular/regular/public/default/{topic}-r?consumers=billing&messages=1&migrate=1&ledgers=1&move=billing": ".checklist",
     "schemas/scalable/public/default/{topic}": ".detail",
     "nowhere": ".empty",
 }

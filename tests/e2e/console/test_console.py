@@ -107,6 +107,37 @@ def test_keyboard_alone_splits_a_segment(view: Watched, topic: str) -> None:
     segment(page, 3).wait_for()
 
 
+def test_cut_is_dragged_and_past_epochs_are_shown(view: Watched, topic: str) -> None:
+    page = view.open(path_of(topic))
+    segment(page, 0).click()
+    cut = page.get_by_role("slider", name="cut of segment 0")
+    box = cut.bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, box["y"] + box["height"] / 2 - 50)
+    page.mouse.up()
+    dragged = int(cut.get_attribute("aria-valuenow"))
+    assert 0 < dragged < 0x4000, "above the middle"
+    cut.press("ArrowUp")
+    at = int(cut.get_attribute("aria-valuenow"))
+    assert at == dragged - 0x8000 // 64
+    page.locator("button", has_text="Split …").click()
+    page.locator("dialog summary").click()
+    assert f"--at {at:x}" in page.locator("dialog").inner_text()
+    page.locator("dialog button.primary").click()
+    segment(page, 3).wait_for()
+    ranges = Rest(view.broker.http_url).expect("GET", f"{SCALABLE}/{topic}")["segments"]
+    assert ranges["3"]["hashRange"]["start"] == at
+    scrubber = page.get_by_role("slider", name="epoch")
+    scrubber.focus()
+    page.keyboard.press("ArrowLeft")
+    segment(page, 0).wait_for()
+    no_segment(page, 2)
+    assert "epoch=0" in page.url
+    page.locator("button", has_text="Now").click()
+    segment(page, 2).wait_for()
+
+
 def test_timeline_has_painted_and_marks_states(view: Watched, topic: str) -> None:
     with anabranch.blocking.connect(view.broker.service_url) as client:
         with client.producer(f"topic://public/default/{topic}") as producer:

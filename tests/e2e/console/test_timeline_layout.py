@@ -72,6 +72,29 @@ def test_rectangles_tile_the_plane_in_every_epoch(view: Watched) -> None:
     assert page.evaluate(CHECK, {"columns": COLUMNS, "lives": lives}) == []
 
 
+def test_past_epochs_tile_the_ring_too_and_cuts_are_inside(view: Watched) -> None:
+    page = view.open("nowhere")
+    found = page.evaluate(
+        """async ({columns, rows}) => {
+          const {segmentsOf, layout, violations, asOf, cutAt} = await import("/console/timeline_layout.js");
+          const segments = segmentsOf(columns, rows), last = Math.max(...segments.map(one => one.createdEpoch));
+          const bad = [];
+          for (let epoch = 0; epoch <= last; epoch++) {
+            const then = asOf(segments, epoch), {rects, ...rest} = layout(then, {scale: "epoch", from: null, to: null, now: 1e10});
+            bad.push(...violations({rects, ...rest}).map(text => `${epoch}: ${text}`));
+            for (const one of rects.filter(it => it.isActive && it.segment.end > it.segment.start))
+              for (const y of [0, one.y0, (one.y0 + one.y1) / 2, one.y1, 1]) {
+                const cut = cutAt(one, y);
+                if (cut <= one.segment.start || cut > one.segment.end) bad.push(`cut ${cut} of ${one.id}`);
+              }
+          }
+          return {bad, last, same: JSON.stringify(asOf(segments, last)) === JSON.stringify(segments)};
+        }""",
+        {"columns": COLUMNS, "rows": life(11, 25)},
+    )
+    assert found["bad"] == [] and found["last"] > 10 and found["same"]
+
+
 def test_violations_are_found(view: Watched) -> None:
     page = view.open("nowhere")
     rows = life(3, 10)

@@ -20,7 +20,7 @@ const MAY = { split: "split", merge: "merge", remove: "delete the topic", skipAl
 export const TopicPage = ({ tenant, namespace, topic }) => {
   const params = { tenant, namespace, topic }, full = `topic://${tenant}/${namespace}/${topic}`;
   const segments = useSignal(new Map()), tick = useSignal(null), status = useSignal({ word: "connecting" });
-  const selected = useSignal(null), second = useSignal(null), draft = useSignal(null), sent = useSignal(0);
+  const selected = useSignal(null), second = useSignal(null), draft = useSignal(null), sent = useSignal(0), wanted = useSignal(null);
   useEffect(() => {
     document.title = `${plain(topic)} · Anabranch`;
     let incarnation = null;
@@ -39,7 +39,9 @@ export const TopicPage = ({ tenant, namespace, topic }) => {
     }, (word, why) => { status.value = { word, why, since: Date.now() }; });
   }, [full]);
   const refusals = useRefusals(Object.keys(MAY), params);
+  const chosen = segments.value.get(selected.value), cut = chosen && (wanted.value ?? (chosen.start + chosen.end + 1) >> 1);
   const choose = (id, extend) => {
+    wanted.value = null;
     if (extend && id !== null && selected.value !== null && id !== selected.value) second.value = id;
     else { second.value = null; selected.value = id === selected.value ? null : id; }
   };
@@ -61,9 +63,9 @@ export const TopicPage = ({ tenant, namespace, topic }) => {
     <${Figures} tick=${tick.value} segments=${segments.value} />
     <${Operation} tick=${tick.value} />
     <${Timeline} segments=${segments.value} tick=${tick.value} selected=${selected.value} onSelect=${choose}
-                 subscription=${subscription} stale=${stale} />
+                 subscription=${subscription} stale=${stale} cut=${cut} onCut=${position => { wanted.value = position; }} />
     <${Selection} params=${params} full=${full} segments=${segments.value} tick=${tick.value}
-                  first=${selected.value} second=${second.value} refusals=${refusals} />
+                  first=${selected.value} second=${second.value} refusals=${refusals} cut=${cut} />
     <${Subscriptions} params=${params} full=${full} tick=${tick.value} segments=${segments.value} refusals=${refusals} />
     ${names.includes(reading) && html`<${Lazy} load=${consumers} name="ScalableConsumers" key=${`consumers ${reading}`} params=${params} subscription=${reading} />`}
     ${names.includes(moved) && html`<${Lazy} load=${cursor} name="MoveCursor" key=${`move ${moved}`} kind="scalable" params=${params} full=${full} subscription=${moved} backlog=${tick.value.subscriptions[moved].msgBacklog} />`}
@@ -105,9 +107,9 @@ const Operation = ({ tick }) => {
 
 const areNeighbours = (a, b) => a.end + 1 === b.start || b.end + 1 === a.start;
 
-const Selection = ({ params, full, segments, tick, first, second, refusals }) => {
+const Selection = ({ params, full, segments, tick, first, second, refusals, cut }) => {
   const one = segments.get(first), other = segments.get(second);
-  if (!one) return html`<p class="hint">Select a segment to split it; shift-click a neighbour to merge both.${" "}<kbd>↑</kbd> <kbd>↓</kbd> move between active segments.</p>`;
+  if (!one) return html`<p class="hint">Select a segment to split it, and drag the line where it shall be cut; shift-click a neighbour to merge both.${" "}<kbd>↑</kbd> <kbd>↓</kbd> move between active segments.</p>`;
   const isActive = one.sealedEpoch < 0, figures = tick?.segments[one.id];
   const children = [...segments.values()].filter(it => it.parents.includes(one.id)).map(it => it.id);
   const neighbours = [...segments.values()].filter(it => it.sealedEpoch < 0 && areNeighbours(it, one));
@@ -124,7 +126,7 @@ const Selection = ({ params, full, segments, tick, first, second, refusals }) =>
       <${Chip} label="children">${children.join(", ") || "none"}<//>
     </div>
     ${isActive && html`<div class="buttons left">
-      <button class="primary" ...${off(refusals.split)} onClick=${() => { asked.value = splitting(params, full, one, figures); }}>Split …</button>
+      <button class="primary" ...${off(refusals.split)} onClick=${() => { asked.value = splitting(params, full, one, figures, cut); }}>Split …</button>
       ${other && areNeighbours(one, other) && other.sealedEpoch < 0
         ? html`<button class="primary" ...${off(refusals.merge)} onClick=${() => { asked.value = merging(params, full, one, other, tick); }}>Merge ${one.id} and ${other.id} …</button>`
         : neighbours.map(it => html`<button ...${off(refusals.merge)} onClick=${() => { asked.value = merging(params, full, one, it, tick); }}>Merge with ${it.id} …</button>`)}
@@ -132,14 +134,14 @@ const Selection = ({ params, full, segments, tick, first, second, refusals }) =>
   </section>`;
 };
 
-const splitting = (params, full, one, figures) => {
-  const middle = (one.start + one.end + 1) >> 1;
+const splitting = (params, full, one, figures, cut) => {
+  const isMiddle = cut === (one.start + one.end + 1) >> 1, shares = [cut - one.start, one.end + 1 - cut].map(size => `${(size / 655.36).toFixed(2)} %`);
   return {
     title: `Split segment ${one.id}`, verb: "Split", route: "split", params: { ...params, segment: one.id },
-    query: { operationId: operationId() },
-    cli: `anabranch admin scalable-topics split-segment ${quoted(full)} --segment-id ${one.id}`,
+    query: { operationId: operationId(), at: isMiddle ? undefined : cut.toString(16) },
+    cli: `anabranch admin scalable-topics split-segment ${quoted(full)} --segment-id ${one.id}${isMiddle ? "" : ` --at ${cut.toString(16)}`}`,
     text: [
-      `Two segments of ${((middle - one.start) / 655.36).toFixed(2)} % of the keys each take its place: ${rangeOf({ start: one.start, end: middle - 1 })} and ${rangeOf({ start: middle, end: one.end })}.`,
+      `Two segments take its place: ${rangeOf({ start: one.start, end: cut - 1 })} with ${shares[0]} of the keys, and ${rangeOf({ start: cut, end: one.end })} with ${shares[1]}.`,
       `${figures?.producers ?? 0} producers continue with the new segments. Consumers of ordered subscriptions read the ${whole(figures?.messages ?? 0)} messages of segment ${one.id} to their end first.`,
       "No message is lost, doubled or reordered.",
     ],

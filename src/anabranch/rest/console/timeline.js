@@ -2,8 +2,8 @@
 
 import { useEffect, useRef } from "./hooks.js";
 import { useSignal } from "./signals.js";
-import { moment, duration, whole } from "./format.js";
-import { layout, rectAt } from "./timeline_layout.js";
+import { moment, duration, hex, whole } from "./format.js";
+import { asOf, cutAt, layout, momentsOf, rectAt } from "./timeline_layout.js";
 import { METRICS, STATES, coloursOf, marksOf, paint, rangeOf, readingOf } from "./timeline_paint.js";
 import { html, isUtc, now, remember, route, theme } from "./ui.js";
 
@@ -16,9 +16,11 @@ export const settingsOf = query => ({
   span: query.span in SPANS ? query.span : "all",
   even: query.even === "1",
   metric: query.metric in METRICS ? query.metric : "messages",
+  epoch: /^\d+$/.test(query.epoch ?? "") ? Number(query.epoch) : null, // null: now
 });
 
-export const Timeline = ({ segments, tick, selected, onSelect, subscription, stale }) => {
+/** `cut`: where the selected segment would be split; `onCut(position)` moves it. */
+export const Timeline = ({ segments, tick, selected, onSelect, subscription, stale, cut, onCut }) => {
   const frame = useRef(null), canvas = useRef(null), found = useRef(null);
   const width = useSignal(0), hovered = useSignal(null), pointer = useSignal({ x: 0, y: 0 }), most = useSignal(0);
   const settings = settingsOf(route.value.query), dark = useSignal(0);
@@ -30,8 +32,10 @@ export const Timeline = ({ segments, tick, selected, onSelect, subscription, sta
     return () => { watch.disconnect(); query.removeEventListener("change", change); };
   }, []);
   const at = Math.max(now.value, tick?.t ?? 0), span = SPANS[settings.span];
-  const view = { scale: settings.scale, from: span && at - span, to: null, now: at, even: settings.even };
-  found.current = layout(segments.values(), view);
+  const moments = momentsOf(segments.values()), epochs = [...moments.keys()], past = settings.epoch !== null && settings.epoch < epochs.at(-1) ? settings.epoch : null;
+  const until = past === null ? at : moments.get(epochs.find(one => one > past)); // a past epoch is shown up to its end
+  const view = { scale: settings.scale, from: span && until - span, to: null, now: until, even: settings.even };
+  found.current = layout(past === null ? segments.values() : asOf(segments.values(), past), view);
   const { rects } = found.current, look = { metric: settings.metric, tick, subscription };
   useEffect(() => {
     if (!width.value) return;
@@ -71,13 +75,45 @@ export const Timeline = ({ segments, tick, selected, onSelect, subscription, sta
             onPointerMove=${move} onPointerLeave=${() => { hovered.value = null; }}
             style=${{ left: `${one.x0 * 100}%`, width: `${Math.max(0.2, one.x1 - one.x0) * 100}%`, right: "auto",
                       top: `${one.y0 * HEIGHT}px`, height: `${(one.y1 - one.y0) * HEIGHT}px` }}></button>`)}
+        ${past === null && html`<${Cut} rect=${active.find(one => one.id === selected)} cut=${cut} onCut=${onCut} frame=${frame} />`}
         ${over && html`<${Tip} rect=${over} look=${look} at=${at} pointer=${pointer.value} width=${width.value} />`}
       </div>
     </div>
     <div class="axis" aria-hidden="true">${marks.map(mark =>
       html`<span style=${{ left: `${mark.x * 100}%` }}>${mark.text}</span>`)}<span class="now">now</span></div>
+    ${epochs.length > 1 && html`<${Scrubber} epochs=${epochs} moments=${moments} past=${past} />`}
     <${Legend} metric=${settings.metric} most=${most.value} />
   </section>`;
+};
+
+/** A handle on the selected segment: where it would be cut. Dragged, or moved by arrow keys. */
+const Cut = ({ rect, cut, onCut, frame }) => {
+  if (!rect || rect.segment.end <= rect.segment.start) return null;
+  const { start, end } = rect.segment, y = rect.y0 + (cut - start) / (end + 1 - start) * (rect.y1 - rect.y0);
+  const drag = event => {
+    if (!event.buttons) return;
+    const box = frame.current.getBoundingClientRect();
+    onCut(cutAt(rect, (event.clientY - box.top) / box.height));
+  };
+  const key = event => {
+    const step = Math.max(1, (end - start + 1) >> (event.shiftKey ? 10 : 6));
+    const to = { ArrowDown: cut + step, ArrowUp: cut - step, Home: start + 1, End: end }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    onCut(Math.min(end, Math.max(start + 1, to)));
+  };
+  return html`<div class="cut" role="slider" tabindex="0" aria-label=${`cut of segment ${rect.id}`} aria-orientation="vertical" aria-valuemin=${start + 1} aria-valuemax=${end}
+    aria-valuenow=${cut} aria-valuetext=${hex(cut)} title="drag, or arrow keys" style=${{ top: `${y * HEIGHT}px` }} onKeyDown=${key}
+    onPointerDown=${event => { event.currentTarget.setPointerCapture(event.pointerId); event.preventDefault(); }} onPointerMove=${drag}><span>${hex(cut)}</span></div>`;
+};
+
+/** Goes back through the epochs; the newest one is live. */
+const Scrubber = ({ epochs, moments, past }) => {
+  const index = past === null ? epochs.length - 1 : Math.max(0, epochs.findLastIndex(one => one <= past));
+  return html`<div class="scrubber"><label>epoch <input type="range" min="0" max=${epochs.length - 1} value=${index} aria-valuetext=${`epoch ${epochs[index]}`}
+      onInput=${event => { const at = Number(event.target.value); remember({ epoch: at === epochs.length - 1 ? "" : String(epochs[at]) }); }} /></label>
+    <span>${past === null ? html`${epochs[index]}, now` : html`${epochs[index]}, from ${moment(moments.get(epochs[index]), isUtc.value)}`}</span>
+    ${past !== null && html`<button onClick=${() => remember({ epoch: "" })}>Now</button>`}</div>`;
 };
 
 const labelOf = (rect, look) => {

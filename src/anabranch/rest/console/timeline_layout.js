@@ -17,6 +17,16 @@ export const merged = (known, changed) => {
   return next;
 };
 
+/** The segments as they were in an epoch: younger ones are not there, those that were sealed later are active. Pure. */
+export const asOf = (segments, epoch) => [...segments].filter(one => one.createdEpoch <= epoch)
+  .map(one => (one.sealedEpoch > epoch ? { ...one, sealedEpoch: -1, sealedAtMs: -1 } : one));
+
+/** The ring position at a height 0…1 of an active segment's rectangle, inside of the segment: where it can be cut. Pure. */
+export const cutAt = (rect, y) => {
+  const { start, end } = rect.segment, place = (y - rect.y0) / (rect.y1 - rect.y0);
+  return Math.min(end, Math.max(start + 1, Math.round(start + place * (end + 1 - start))));
+};
+
 /** The moment of each epoch in ms: Map epoch → ms, growing. The first epoch has the creation of its segments. */
 export const momentsOf = segments => {
   const sealed = new Map(), created = new Map();
