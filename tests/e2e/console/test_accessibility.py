@@ -12,6 +12,8 @@ from tests.e2e.console.conftest import Watched
 from tests.support.traffic.stock_calls import Rest
 
 SCALABLE = "/admin/v2/scalable/public/default"
+SCALABLE_PARTS = "metric=state&messages=1&look=start&subscription=audit&consumers=audit&policy=1&move=audit"
+REGULAR_PARTS = "consumers=billing&messages=1&migrate=1&ledgers=1&move=billing"
 PAGES = {
     "": ".sentence",
     "topics": ".rows a",
@@ -19,8 +21,8 @@ PAGES = {
     "namespace/public/default": ".grant",
     "brokers": "code",
     "metadata": ".form",
-    "topic/public/default/{topic}?metric=state&messages=1&look=start&subscription=audit&consumers=audit&policy=1&move=audit": ".hit",
-    "regular/regular/public/default/{topic}-r?consumers=billing&messages=1&migrate=1&ledgers=1&move=billing": ".checklist",
+    f"topic/public/default/{{topic}}?{SCALABLE_PARTS}": ".hit",
+    f"regular/regular/public/default/{{topic}}-r?{REGULAR_PARTS}": ".checklist",
     "schemas/scalable/public/default/{topic}": ".detail",
     "nowhere": ".empty",
 }

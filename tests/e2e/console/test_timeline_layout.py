@@ -80,9 +80,9 @@ def test_past_epochs_tile_the_ring_too_and_cuts_are_inside(view: Watched) -> Non
           const segments = segmentsOf(columns, rows), last = Math.max(...segments.map(one => one.createdEpoch));
           const bad = [];
           for (let epoch = 0; epoch <= last; epoch++) {
-            const then = asOf(segments, epoch), {rects, ...rest} = layout(then, {scale: "epoch", from: null, to: null, now: 1e10});
-            bad.push(...violations({rects, ...rest}).map(text => `${epoch}: ${text}`));
-            for (const one of rects.filter(it => it.isActive && it.segment.end > it.segment.start))
+            const laid = layout(asOf(segments, epoch), {scale: "epoch", from: null, to: null, now: 1e10});
+            bad.push(...violations(laid).map(text => `${epoch}: ${text}`));
+            for (const one of laid.rects.filter(it => it.isActive && it.segment.end > it.segment.start))
               for (const y of [0, one.y0, (one.y0 + one.y1) / 2, one.y1, 1]) {
                 const cut = cutAt(one, y);
                 if (cut <= one.segment.start || cut > one.segment.end) bad.push(`cut ${cut} of ${one.id}`);

@@ -20,7 +20,7 @@ const MAY = { split: "split", merge: "merge", remove: "delete the topic", skipAl
 export const TopicPage = ({ tenant, namespace, topic }) => {
   const params = { tenant, namespace, topic }, full = `topic://${tenant}/${namespace}/${topic}`;
   const segments = useSignal(new Map()), tick = useSignal(null), status = useSignal({ word: "connecting" });
-  const selected = useSignal(null), second = useSignal(null), draft = useSignal(null), sent = useSignal(0), wanted = useSignal(null);
+  const selected = useSignal(null), second = useSignal(null), draft = useSignal(null), sent = useSignal(0), moving = useSignal(null);
   useEffect(() => {
     document.title = `${plain(topic)} · Anabranch`;
     let incarnation = null;
@@ -39,9 +39,9 @@ export const TopicPage = ({ tenant, namespace, topic }) => {
     }, (word, why) => { status.value = { word, why, since: Date.now() }; });
   }, [full]);
   const refusals = useRefusals(Object.keys(MAY), params);
-  const chosen = segments.value.get(selected.value), cut = chosen && (wanted.value ?? (chosen.start + chosen.end + 1) >> 1);
+  const chosen = segments.value.get(selected.value), cut = chosen && (moving.value ?? (chosen.start + chosen.end + 1) >> 1);
   const choose = (id, extend) => {
-    wanted.value = null;
+    moving.value = null;
     if (extend && id !== null && selected.value !== null && id !== selected.value) second.value = id;
     else { second.value = null; selected.value = id === selected.value ? null : id; }
   };
@@ -63,7 +63,7 @@ export const TopicPage = ({ tenant, namespace, topic }) => {
     <${Figures} tick=${tick.value} segments=${segments.value} />
     <${Operation} tick=${tick.value} />
     <${Timeline} segments=${segments.value} tick=${tick.value} selected=${selected.value} onSelect=${choose}
-                 subscription=${subscription} stale=${stale} cut=${cut} onCut=${position => { wanted.value = position; }} />
+                 subscription=${subscription} stale=${stale} cut=${cut} onCut=${position => { moving.value = position; }} />
     <${Selection} params=${params} full=${full} segments=${segments.value} tick=${tick.value}
                   first=${selected.value} second=${second.value} refusals=${refusals} cut=${cut} />
     <${Subscriptions} params=${params} full=${full} tick=${tick.value} segments=${segments.value} refusals=${refusals} />
