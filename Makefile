@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast explore simulate services lint format bench bench-metadata bench-metadata-migration bench-bookkeeper bench-cluster bench-scalable bench-autoscale bench-topic-migration bench-sdk bench-kafka bench-spark soak soak-memory conformance demo clean
+.PHONY: help setup test test-fast explore simulate services lint format bench bench-metadata bench-metadata-migration bench-bookkeeper bench-cluster bench-scalable bench-autoscale bench-topic-migration bench-console bench-sdk bench-kafka bench-spark soak soak-memory conformance demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ bench-autoscale: $(STAMP)  ## automatic splits and merges: growth, reaction, pau
 
 bench-topic-migration: $(STAMP)  ## regular topics made scalable: command with up to 1,024 partitions, pause of a producer, bytes copied: one table, JSON in bench-results/
 	$(PY) -m benchmarks.topic_migration
+
+bench-console: $(STAMP)  ## the web console: sizes, paints, lists, a split until it is shown, what an open page costs the broker: one table, JSON in bench-results/
+	$(PY) -m benchmarks.console
 
 bench-bookkeeper: $(STAMP)  ## the broker on bookies against bare adds and reads, and a bookie that is killed: one table, JSON in bench-results/
 	$(PY) -m benchmarks.bookkeeper
