@@ -35,16 +35,18 @@ class AccessFilter:
         self._clock = clock
         self._metrics_open = metrics_open
 
-    async def admit(self, request: Request, route: Route | None) -> None:
-        """Raises unless the caller may use the route. None: unless it may learn that the path is not served."""
+    async def admit(self, request: Request, route: Route | None) -> str | None:
+        """The caller's role. Raises unless the caller may use the route. Without a route: unless it may learn that the
+        path is not served."""
         need = SIGNED_IN if route is None else route.need or SUPERVISE
         if route is not None and route.pattern == METRICS and not self._metrics_open:
             need = SIGNED_IN
         if need.action is Action.OPEN:
-            return
+            return None
         identity = await self._identify(request)
+        role = None if identity is None else identity.role
         if not self._guard.authorizes:
-            return
+            return role
         try:
             for one in _needs(request, route, need):
                 for resource in resources(request, one.scope):
@@ -54,6 +56,7 @@ class AccessFilter:
                 "request not authorized", extra={"method": request.method, "path": request.path, "reason": error.reason}
             )
             raise
+        return role
 
     async def refusals(self, request: Request, calls: Sequence[tuple[Route, Request]]) -> tuple[str | None, list[str]]:
         """The caller's role, and for each call why the caller may not make it; empty: it may. Nothing is logged or

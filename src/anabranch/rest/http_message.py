@@ -24,6 +24,7 @@ class Request:
     body: bytes = b""
     certificate_name: str | None = None  # of the client certificate that TLS has verified
     is_encrypted: bool = False  # over TLS
+    role: str | None = None  # of the caller; None where the broker does not authenticate, and for open routes
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A boolean query parameter; `?force` alone means true."""

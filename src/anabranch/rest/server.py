@@ -133,7 +133,7 @@ async def _handled(
     if isinstance(found, Match):
         request = replace(request, params=found.params)
     if access is not None:  # first, so that a caller without access does not even learn which paths exist
-        await access.admit(request, route)
+        request = replace(request, role=await access.admit(request, route))
     isolation.check(request, route, authenticates=access is not None)
     if request.method == "OPTIONS":
         return _options(router, request)

@@ -21,6 +21,7 @@ PAGES = {
     "namespace/public/default": ".grant",
     "brokers": "code",
     "metadata": ".form",
+    "operations": "td.call",
     f"topic/public/default/{{topic}}?{SCALABLE_PARTS}": ".hit",
     f"regular/regular/public/default/{{topic}}-r?{REGULAR_PARTS}": ".checklist",
     "schemas/scalable/public/default/{topic}": ".detail",

@@ -233,6 +233,7 @@ def test_every_page_in_both_themes(view: Watched, topic: str) -> None:
         "namespace/public/default": "Policies that are set",
         "brokers": "Settings of this broker",
         "metadata": "Store",
+        "operations": "Each broker keeps",
     }
     for scheme in ("light", "dark"):
         view.page.emulate_media(color_scheme=scheme)

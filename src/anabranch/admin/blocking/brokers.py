@@ -95,6 +95,10 @@ class Brokers(Group):
         """Which calls (`POST /admin/v2/…`) the caller may make, and why not the others: `role`, `readOnly`, `calls`."""
         return self._object("GET", "/anabranch/v1/access", query={"call": list(calls)})
 
+    def operations(self, *, count: int = 100) -> Objects:
+        """Changes made over HTTP on all brokers, the newest first."""
+        return self._objects("GET", "/anabranch/v1/operations", query={"count": count})
+
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
         return self._object("GET", "/openapi.json")

@@ -23,6 +23,7 @@ from anabranch.broker.admin.topic_maintenance import TopicMaintenance
 from anabranch.broker.admin.topic_migration import TopicMigrationAdmin
 from anabranch.broker.admin.topic_policies import TopicPolicyAdmin
 from anabranch.broker.admin.topics import TopicAdmin
+from anabranch.broker.admin.views.journal import Journal
 from anabranch.broker.admin.views.messages import MessageBrowser
 from anabranch.broker.admin.views.timeline import TimelineAdmin
 from anabranch.broker.catalog.topic_policies import Defaults
@@ -60,6 +61,7 @@ class BrokerAdmin:
         self.scalable_topics = scalable_topics or ScalableAdmin(services)
         self.timeline = TimelineAdmin(services, self.scalable_topics)
         self.messages = MessageBrowser(services)
+        self.journal = Journal(services)
         self.partition_hashes = PartitionHashes(services)
         self.topic_migration = TopicMigrationAdmin(services, self.partition_hashes)
         self.auto_scale = AutoScaleAdmin(services, self.namespaces)
@@ -76,6 +78,7 @@ class BrokerAdmin:
             self.maintenance,
             self.scalable_topics,
             self.messages,
+            self.journal,
             self.publishing,
             self.partition_hashes,
             self.topic_migration,

@@ -37,6 +37,21 @@ def _details(brokers: Any) -> str:
     return table(_COLUMNS, rows)
 
 
+def _operations(changes: Any) -> str:
+    rows = [
+        (
+            datetime.fromtimestamp(one["atMs"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+            one["role"] or "-",
+            one["what"],
+            f"{one['method']} {one['path']}",
+            f"{one['status']} {one['error']}".strip(),
+            one["broker"],
+        )
+        for one in changes
+    ]
+    return table(("when", "role", "what", "call", "outcome", "broker"), rows) if rows else "no changes"
+
+
 def _leader(answer: Any) -> str:
     return str(answer["brokerId"])
 
@@ -75,6 +90,18 @@ BROKERS = (
         path="/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces",
         options=(option("-u", "--url", "broker", required=True, metavar="HOST:PORT", help="The broker, from `list`."),),
         example="standalone --url 127.0.0.1:8080",
+    ),
+    Verb(
+        name="operations",
+        help="Changes made over HTTP, the newest first: what, by whom, when, outcome.",
+        path="/anabranch/v1/operations",
+        options=(
+            option(
+                "-n", "--count", type=click.IntRange(1, 500), default=20, metavar="N", help="How many (default: 20)."
+            ),
+        ),
+        query={"count": "count"},
+        show=_operations,
     ),
     Verb(name="topics", help="Stats of all loaded topics.", path="/admin/v2/broker-stats/topics"),
     Verb(

@@ -10,11 +10,12 @@ import { TopicPage } from "./page_topic.js";
 import { TopicsPage } from "./page_topics.js";
 import { Dialog, Empty, Lazy, html, link, notice, remember, route, theme, zone } from "./ui.js";
 
-const NAV = [["", "Overview", "o"], ["topics", "Topics", "t"], ["namespaces", "Namespaces", "p"], ["brokers", "Brokers", "b"], ["metadata", "Metadata", "m"]];
+const NAV = [["", "Overview", "o"], ["topics", "Topics", "t"], ["namespaces", "Namespaces", "p"], ["brokers", "Brokers", "b"], ["metadata", "Metadata", "m"], ["operations", "Operations", "j"]];
 const NEXT_THEME = { system: "light", light: "dark", dark: "system" };
 const SCALES = ["time", "log", "epoch"];
 
 const namespaces = () => import("./page_namespaces.js"), metadata = () => import("./page_metadata.js");
+const operations = () => import("./page_operations.js");
 const regular = () => import("./page_regular.js"), schemas = () => import("./page_schemas.js");
 
 const Page = () => {
@@ -38,6 +39,7 @@ const Page = () => {
     return html`<${Lazy} load=${namespaces} name="NamespacePage" key=${`namespace ${rest.join("/")}`} tenant=${rest[0]} namespace=${rest[1]} />`;
   if (first === "brokers") return html`<${BrokersPage} />`;
   if (first === "metadata") return html`<${Lazy} load=${metadata} name="MetadataPage" key="metadata" />`;
+  if (first === "operations") return html`<${Lazy} load=${operations} name="OperationsPage" key="operations" />`;
   return html`<${Empty} isPage title="There is no such page"><p><a href="#/">Overview</a></p><//>`;
 };
 
@@ -58,7 +60,7 @@ const SignIn = () => {
   </form>`;
 };
 
-const KEYS = [["g then o t p b m", "overview, topics, namespaces, brokers, metadata"], ["/", "filter"], ["t", "scale of the timeline"],
+const KEYS = [["g then o t p b m j", "overview, topics, namespaces, brokers, metadata, operations"], ["/", "filter"], ["t", "scale of the timeline"],
   ["↑ ↓", "between active segments"], ["Enter", "select a segment"], ["u", "UTC or local time"], ["d", "light, dark or as the system"], ["?", "this list"]];
 
 const Help = ({ open }) => open.value && html`<div class="help panel" role="dialog" aria-label="keys"><h2>Keys</h2><dl>${KEYS.map(([key, text]) =>

@@ -155,6 +155,7 @@ QUERY |= {
 }
 BODIES |= {("PUT", f"{_SCALABLE}/{{topic}}"): WORDS}
 QUERY["GET", "{topic}/messages"] = {"count": NUMBER, "segment": NUMBER}
+QUERY["GET", "/anabranch/v1/operations"] = {"count": NUMBER}
 QUERY["GET", "/anabranch/v1/access"] = {"call": TEXTS}
 QUERY["GET", "{topic}/messages/count"] = {"segment": NUMBER, "time": NUMBER}
 QUERY["GET", "{topic}/messages/page"] = {

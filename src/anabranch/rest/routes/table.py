@@ -31,6 +31,7 @@ from anabranch.rest.routes.topic_policies import topic_policy_routes
 from anabranch.rest.routes.topics import topic_routes
 from anabranch.rest.routes.web.allowed_calls import AllowedCalls, access_routes
 from anabranch.rest.routes.web.messages import message_routes
+from anabranch.rest.routes.web.operations import noted, operation_routes
 from anabranch.rest.routes.web.pages import static_routes
 from anabranch.rest.routes.web.timeline import timeline_routes
 from anabranch.rest.static_files import StaticFiles
@@ -63,6 +64,7 @@ def make_router(
         *scalable_routes(admin.scalable_topics),
         *timeline_routes(admin.timeline),
         *access_routes(allowed),
+        *operation_routes(admin.journal),
         *message_routes(admin.messages),
         *topic_migration_routes(admin.topic_migration),
         *auto_scale_routes(admin.auto_scale),
@@ -78,6 +80,7 @@ def make_router(
         replace(route, handler=_not_migrated(admin.topics, route.handler)) if _names_regular(route) else route
         for route in routes
     ]
+    routes = [noted(admin.journal, route) for route in routes]
     router = Router([*routes, *openapi_routes(routes, version, files)])
     return router
 

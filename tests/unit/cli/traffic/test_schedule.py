@@ -24,6 +24,7 @@ OTHER_READS = {
     "brokers leader",
     "brokers leader-broker",
     "brokers namespaces",
+    "brokers operations",
     "brokers version",
     "namespaces bundles",
     "namespaces policies",

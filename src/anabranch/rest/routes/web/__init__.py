@@ -4,6 +4,7 @@
 |---|---|
 | `allowed_calls` | which calls the caller may make |
 | `messages` | messages of topics: the newest, or pages |
+| `operations` | the journal of changes |
 | `pages` | the web console at `/`: static files |
 | `timeline` | timelines of scalable topics: geometry, ticks, live events |
 """
