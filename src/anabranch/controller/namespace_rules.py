@@ -34,6 +34,9 @@ class Rules(Protocol):
     async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
         """The namespace's policy with Pulsar's field names; None: not set."""
 
+    async def may_auto_subscribe(self, topic: TopicName) -> bool:
+        """Whether a consumer may create its subscription of the topic."""
+
     async def subscriptions_max(self, topic: TopicName) -> int:
         """Most subscriptions of the topic, which each of its segments has; 0: no limit."""
 

@@ -465,6 +465,8 @@ class ScalableTopicService:
         if record is not None and record.is_migrating:
             raise NotReady(f"{controller.topic} is being migrated; try again")
         subscription = controller.groups.ordered(request.subscription)
+        if subscription is None and not await self._may_subscribe(controller, request):
+            raise UnknownSubscription(f"{controller.topic} has no subscription {request.subscription}")
         if subscription is None or subscription.kind is not request.kind:
             await controller.ask_subscription(
                 await self._subscribe_call(controller.topic, request.subscription, request.kind, request.start)
@@ -473,3 +475,11 @@ class ScalableTopicService:
         if subscription is None:
             raise NotLeading(f"subscription {request.subscription} is being changed")
         return controller.groups.of(subscription)
+
+    async def _may_subscribe(self, controller: TopicController, request: Registration) -> bool:
+        """Whether the subscription exists, of another kind, or the consumer may create it. Checkpoint groups are no
+        durable subscriptions."""
+        if not request.kind.has_cursors:
+            return True
+        known = controller.registry.subscriptions if controller.registry is not None else {}
+        return request.subscription in known or await self._rules.may_auto_subscribe(controller.topic)

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -221,3 +222,23 @@ async def test_schema_validation(scene: Scene) -> None:
         await producer.send(Order(2), key="k")
     await scene.admin.topic_policies.remove(scene.topic, "schemaValidationEnforced")
     await scene.sent(1)
+
+
+async def test_subscriptions_are_not_created_where_the_topic_forbids_it(scene: Scene) -> None:
+    await scene.set("autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
+    with pytest.raises(anabranch.Error, match="subscription"):
+        async with scene.queue():
+            pass
+    stream = partial(scene.client.stream_consumer, scene.topic, start="earliest", timeout=3)
+    with pytest.raises(anabranch.Error, match="no subscription stream"):
+        async with stream(subscription="stream"):
+            pass
+    async with scene.client.checkpoint_consumer(scene.topic):
+        pass
+    await scene.subscribed("s")
+    await scene.sent(3)
+    async with scene.queue() as consumer:
+        await received(consumer, 3)
+    await scene.admin.topic_policies.remove(scene.topic, "autoSubscriptionCreation")
+    async with stream(subscription="stream") as consumer:
+        await received(consumer, 3)

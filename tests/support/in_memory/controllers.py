@@ -177,6 +177,9 @@ class NoRules:
     async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
         return self.policy
 
+    async def may_auto_subscribe(self, topic: TopicName) -> bool:
+        return True
+
     async def subscriptions_max(self, topic: TopicName) -> int:
         return 0
 

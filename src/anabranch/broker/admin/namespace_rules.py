@@ -50,6 +50,9 @@ class ScalableRules:
         found = (await self._services().catalog.policies(namespace)).other.get(NAMESPACE_KEY)
         return found if isinstance(found, Mapping) else None
 
+    async def may_auto_subscribe(self, topic: TopicName) -> bool:
+        return (await self._services().catalog.effective_of(topic)).auto_create_subscriptions
+
     async def subscriptions_max(self, topic: TopicName) -> int:
         return (await self._services().catalog.effective_of(topic)).subscriptions_max
 

@@ -198,7 +198,6 @@ def for_segments(policies: Policies) -> Policies:
         policies,
         deduplicate=True,
         inactive=None,
-        auto_create_subscriptions=True,  # the controller decides
         subscription_expires_minutes=0,
         compaction_threshold_bytes=0,
     )

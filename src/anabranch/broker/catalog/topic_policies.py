@@ -384,7 +384,6 @@ TOPIC_POLICIES: tuple[TopicPolicy, ...] = (
         ),
         lambda defaults: {"allowAutoSubscriptionCreation": defaults.broker.auto_create_subscriptions},
         "broker/topic/topic.py",
-        on_segments=False,
     ),
     _limit(
         "subscriptionExpirationTime",
