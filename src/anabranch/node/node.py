@@ -18,6 +18,7 @@ from anabranch.broker.admin.brokers import BrokersAdmin
 from anabranch.broker.admin.namespace_rules import ScalableRules
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.service import BrokerAdmin
+from anabranch.broker.admin.views.machines import Machine
 from anabranch.broker.catalog.policies import Retention
 from anabranch.broker.catalog.topic_lists import TopicLists
 from anabranch.broker.catalog.topic_policies import Defaults
@@ -34,6 +35,7 @@ from anabranch.metadata.migration.service import MetadataMigration
 from anabranch.metadata.open import without_credentials
 from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.errors import NotReady
+from anabranch.model.metadata_keys import SCALABLE_TOPICS
 from anabranch.model.names import TopicName
 from anabranch.node.adapters.inactive_cleanup import InactiveCleanup
 from anabranch.node.adapters.store_events import StoreEvents
@@ -219,7 +221,13 @@ class Node:
             stores.migration,
             self._policy_defaults,
             stores.ledgers_admin(),
+            self._machine(stores),
         )
+
+    def _machine(self, stores: Stores) -> Machine:
+        storage = self.settings.storage
+        directory = None if storage.url else storage.dir
+        return Machine(directory, storage.sync, lambda: stores.metadata.get(SCALABLE_TOPICS))
 
     def _policy_defaults(self) -> Defaults:
         settings = self.settings

@@ -95,6 +95,10 @@ class Brokers(Group):
         """Which calls (`POST /admin/v2/…`) the caller may make, and why not the others: `role`, `readOnly`, `calls`."""
         return self._object("GET", "/anabranch/v1/access", query={"call": list(calls)})
 
+    def machines(self) -> Objects:
+        """Of each broker: disk, file descriptors, clock, time of a read of the metadata store."""
+        return self._objects("GET", "/anabranch/v1/machines")
+
     def operations(self, *, count: int = 100) -> Objects:
         """Changes made over HTTP on all brokers, the newest first."""
         return self._objects("GET", "/anabranch/v1/operations", query={"count": count})

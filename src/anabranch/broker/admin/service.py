@@ -24,6 +24,7 @@ from anabranch.broker.admin.topic_migration import TopicMigrationAdmin
 from anabranch.broker.admin.topic_policies import TopicPolicyAdmin
 from anabranch.broker.admin.topics import TopicAdmin
 from anabranch.broker.admin.views.journal import Journal
+from anabranch.broker.admin.views.machines import Machine, Machines
 from anabranch.broker.admin.views.messages import MessageBrowser
 from anabranch.broker.admin.views.timeline import TimelineAdmin
 from anabranch.broker.catalog.topic_policies import Defaults
@@ -45,6 +46,7 @@ class BrokerAdmin:
         migration: MetadataMigration | None = None,
         policy_defaults: Callable[[], Defaults] = Defaults,
         ledgers: LedgersAdmin | None = None,
+        machine: Machine = Machine(),  # noqa: B008  frozen
     ) -> None:
         """`check_storage` raises while nothing can be written. `policy_defaults`: shown for policies that are not
         set."""
@@ -62,6 +64,7 @@ class BrokerAdmin:
         self.timeline = TimelineAdmin(services, self.scalable_topics)
         self.messages = MessageBrowser(services)
         self.journal = Journal(services)
+        self.machines = Machines(services, machine)
         self.partition_hashes = PartitionHashes(services)
         self.topic_migration = TopicMigrationAdmin(services, self.partition_hashes)
         self.auto_scale = AutoScaleAdmin(services, self.namespaces)
@@ -79,6 +82,7 @@ class BrokerAdmin:
             self.scalable_topics,
             self.messages,
             self.journal,
+            self.machines,
             self.publishing,
             self.partition_hashes,
             self.topic_migration,

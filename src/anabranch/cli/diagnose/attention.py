@@ -8,6 +8,10 @@ from enum import IntEnum
 from typing import Any
 
 OPERATION_MS_MAX = 60_000
+DISK_LOW, DISK_FULL = 0.1, 0.03  # of the disk that is free
+FILES_HIGH = 0.8  # of the limit
+SKEW_MS_MAX = 1_000
+STORE_MS_MAX = 1_000
 _QUIET_PHASES = ("NOT_STARTED", "NONE", "COMPLETED", "ABORTED", "FAILED")
 
 
@@ -53,6 +57,7 @@ class ClusterFacts:
     now_ms: int
     health: str = ""  # empty: the broker serves
     brokers: Sequence[Mapping[str, Any]] | None = None  # None: not allowed to see
+    machines: Sequence[Mapping[str, Any]] = ()  # of each broker; empty: not allowed to see
     migration_phase: str = ""
     topics: Sequence[TopicFacts] = ()
     topics_unread: int = 0  # beyond the bound
@@ -67,6 +72,8 @@ def migration_step(status: Mapping[str, Any]) -> str:
 def findings(facts: ClusterFacts) -> list[Finding]:
     """The most severe first."""
     found = [*_of_broker(facts), *_of_brokers(facts.brokers), *_of_metadata(facts.migration_phase)]
+    for machine in facts.machines:
+        found += _of_machine(machine)
     for topic in facts.topics:
         found += _of_topic(topic, facts.now_ms)
     return sorted(found, key=lambda one: -one.severity)
@@ -99,6 +106,27 @@ def _of_brokers(brokers: Sequence[Mapping[str, Any]] | None) -> list[Finding]:
     if len(versions) > 1:
         text = f"brokers run different versions: {', '.join(versions)}"
         found.append(Finding(Severity.WARNING, text, "finish the rolling update"))
+    return found
+
+
+def _of_machine(machine: Mapping[str, Any]) -> list[Finding]:
+    found, name, disk, files = [], machine["broker"], machine["disk"], machine["files"]
+    if disk is not None and disk["free"] < DISK_LOW * disk["total"]:
+        severity = Severity.CRITICAL if disk["free"] < DISK_FULL * disk["total"] else Severity.WARNING
+        text = f"the disk of broker {name} has {disk['free'] >> 20:,} MiB left of {disk['total'] >> 20:,} MiB"
+        found.append(Finding(severity, text, "free space, shorten retention, or delete topics"))
+    if files["open"] > FILES_HIGH * files["limit"]:
+        text = f"broker {name} has {files['open']:,} files and connections open of {files['limit']:,} allowed"
+        found.append(Finding(Severity.WARNING, text, "raise its limit (ulimit -n, LimitNOFILE)"))
+    if machine["clockSkewMs"] > SKEW_MS_MAX:
+        text = f"the clock of broker {name} differs by at least {machine['clockSkewMs'] / 1000:.1f} s"
+        found.append(Finding(Severity.WARNING, text, "synchronize the clocks (NTP)"))
+    if machine["metadataMs"] > STORE_MS_MAX:
+        text = f"a read of the metadata store took {machine['metadataMs'] / 1000:.1f} s at broker {name}"
+        found.append(Finding(Severity.WARNING, text, "look at the store and the network to it"))
+    if machine["sync"] == "none":
+        text = f"broker {name} confirms messages before they are on disk (storage.sync = none)"
+        found.append(Finding(Severity.WARNING, text, "set storage.sync = group unless messages may be lost"))
     return found
 
 

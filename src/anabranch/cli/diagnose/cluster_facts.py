@@ -28,6 +28,7 @@ def cluster_facts(admin: AdminClient, clock: Clock, topics_max: int = TOPICS_MAX
         now_ms=clock.now_ms(),
         health=health,
         brokers=_brokers(admin),
+        machines=_allowed(admin, "/anabranch/v1/machines") or (),
         migration_phase=migration_step(_allowed(admin, "/admin/v2/metadata/migration/status") or {}),
         topics=[topic_facts(admin, kind, name) for kind, name in names[:topics_max]],
         topics_unread=max(0, len(names) - topics_max),

@@ -8,6 +8,7 @@ export const ROUTES = {
   version: "GET /admin/v2/brokers/version",
   clusters: "GET /admin/v2/clusters",
   brokers: "GET /admin/v2/brokers/{cluster}/details",
+  machines: "GET /anabranch/v1/machines",
   operations: "GET /anabranch/v1/operations",
   drain: "POST /admin/v2/brokers/{cluster}/{broker}/drain",
   resume: "DELETE /admin/v2/brokers/{cluster}/{broker}/drain",

@@ -3,7 +3,7 @@
 import { useEffect } from "./hooks.js";
 import { useSignal } from "./signals.js";
 import { ask } from "./api.js";
-import { plain, short, whole } from "./format.js";
+import { bytes, plain, short, whole } from "./format.js";
 import { ownBrokers } from "./page_brokers.js";
 import { figuresOf, First, hrefOf, topics } from "./page_topics.js";
 import { Chip, Failure, Name, Time, html, every, link } from "./ui.js";
@@ -13,20 +13,33 @@ const MEASURED_MAX = 60; // topics whose figures are read; the sums say so when 
 /** Whether the metadata is being moved. The phase of PIP-454 is NOT_STARTED while the first copy runs. Pure. */
 export const isMigrating = one => ["PREPARATION", "COPYING"].includes(one.phase) || (one.phase === "NOT_STARTED" && Boolean(one.subPhase));
 
+/** What a broker's machine lacks. The limits are those of `anabranch doctor`. Pure. */
+const ofMachine = ({ broker, disk, files, clockSkewMs, metadataMs, sync }) => {
+  const lines = [], say = (tone, text) => lines.push({ tone, text, href: link(["brokers"]) });
+  if (disk && disk.free < 0.1 * disk.total)
+    say(disk.free < 0.03 * disk.total ? "bad" : "warn", `The disk of broker ${broker} has ${bytes(disk.free)} left of ${bytes(disk.total)}: free space, shorten retention, or delete topics.`);
+  if (files.open > 0.8 * files.limit) say("warn", `Broker ${broker} has ${whole(files.open)} files and connections open of ${whole(files.limit)} allowed: raise its limit.`);
+  if (clockSkewMs > 1000) say("warn", `The clock of broker ${broker} differs by at least ${(clockSkewMs / 1000).toFixed(1)} s: synchronize the clocks.`);
+  if (metadataMs > 1000) say("warn", `A read of the metadata store took ${(metadataMs / 1000).toFixed(1)} s at broker ${broker}: look at the store and the network to it.`);
+  if (sync === "none") say("warn", `Broker ${broker} confirms messages before they are on disk (storage.sync = none).`);
+  return lines;
+};
+
 /** What needs attention: [{tone, text, href}], the worst first. Pure. */
-export const attention = ({ brokers, measured, migration }) => {
+export const attention = ({ brokers, measured, migration, machines = [] }) => {
   const lines = [];
   if (brokers && brokers.length === 0) lines.push({ tone: "bad", text: "No broker is registered." });
-  if (brokers?.length && !brokers.some(one => one.leader)) lines.push({ tone: "bad", text: "No broker leads: the election is running." });
+  if (brokers?.length && !brokers.some(one => one.leader)) lines.push({ tone: "bad", text: "No broker leads: wait for the election, and look at the metadata store." });
   for (const one of brokers ?? []) if (one.draining)
-    lines.push({ tone: "warn", text: `Broker ${one.brokerId} is draining: it gets no new topics.`, href: link(["brokers"]) });
+    lines.push({ tone: "warn", text: `Broker ${one.brokerId} is draining: it gets no new topics until it is resumed.`, href: link(["brokers"]) });
   const versions = new Set((brokers ?? []).map(one => one.version));
-  if (versions.size > 1) lines.push({ tone: "warn", text: `Brokers run different versions: ${[...versions].join(", ")}.`, href: link(["brokers"]) });
+  if (versions.size > 1) lines.push({ tone: "warn", text: `Brokers run different versions: ${[...versions].join(", ")}. Finish the rolling update.`, href: link(["brokers"]) });
+  for (const one of machines ?? []) lines.push(...ofMachine(one));
   if (migration && isMigrating(migration))
     lines.push({ tone: "warn", text: `The metadata is being moved to another store: ${migration.phase === "NOT_STARTED" ? migration.subPhase : migration.phase}.`, href: link(["metadata"]) });
   for (const { row, figures } of measured) {
     if (figures.backlog > 0 && figures.out === 0)
-      lines.push({ tone: "warn", text: `${plain(row.topic)}: ${whole(figures.backlog)} messages wait, and nobody reads them.`, href: hrefOf(row) });
+      lines.push({ tone: "warn", text: `${plain(row.topic)}: ${whole(figures.backlog)} messages wait, and nobody reads them: start a consumer, or delete the subscription.`, href: hrefOf(row) });
     if (figures.operation && Date.now() - figures.operation.startedAtMs > 60000)
       lines.push({ tone: "bad", text: `${plain(row.topic)}: a ${figures.operation.kind.toLowerCase()} runs for more than a minute (${figures.operation.phase}).`, href: hrefOf(row) });
   }
@@ -46,12 +59,12 @@ export const OverviewPage = () => {
     return every(3000, async () => {
       const or = (promise, other) => promise.catch(error => { if ([0, 401].includes(error.status)) throw error; return other; });
       try {
-        const [all, version, own, migration] = await Promise.all([
-          topics(), ask("version"), or(ownBrokers(), null), or(ask("migrationStatus"), null)]);
+        const [all, version, own, migration, machines] = await Promise.all([
+          topics(), ask("version"), or(ownBrokers(), null), or(ask("migrationStatus"), null), or(ask("machines"), [])]);
         const brokers = own?.brokers ?? null;
         const measured = (await Promise.all(all.rows.slice(0, MEASURED_MAX).map(async row => ({ row, figures: await or(figuresOf(row), null) }))))
           .filter(one => one.figures);
-        found.value = { all, version, brokers, migration, measured };
+        found.value = { all, version, brokers, migration, measured, machines };
         failed.value = null;
       } catch (error) { failed.value = error; }
     });

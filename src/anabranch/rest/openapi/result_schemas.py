@@ -195,6 +195,10 @@ RESULTS: dict[tuple[str, str], Schema] = {
     ("GET", "/anabranch/v1/access"): _object(
         readOnly=FLAG, calls={"type": "array", "items": _object(allowed=FLAG, reason=TEXT)}
     ),
+    ("GET", "/anabranch/v1/machines"): {
+        "type": "array",
+        "items": _object(broker=TEXT, metadataMs={"type": "number"}, nowMs=NUMBER, clockSkewMs=NUMBER, sync=TEXT),
+    },
     ("GET", "/anabranch/v1/operations"): {
         "type": "array",
         "items": _object(atMs=NUMBER, what=TEXT, method=TEXT, path=TEXT, status=NUMBER, error=TEXT, broker=TEXT),

@@ -53,6 +53,9 @@ class BrokerCalls:
     async def owned(self, request: Request) -> Response:
         return json_response(await self._brokers.owned(request.params["cluster"], request.params["broker"]))
 
+    async def machines(self, request: Request) -> Response:
+        return json_response(await self._admin.machines.facts())
+
     async def topics(self, request: Request) -> Response:
         return json_response(await self._brokers.topics())
 
@@ -107,6 +110,7 @@ def broker_routes(admin: BrokerAdmin, version: str) -> list[Route]:
         Route("GET", f"{brokers}/internal-configuration", calls.internal, "Where metadata is kept", SUPERVISE),
         Route("GET", f"{brokers}/backlog-quota-check", calls.check_quotas, "Check all backlog quotas now", SUPERVISE),
         Route("GET", f"{brokers}/backlogQuotaCheck", calls.check_quotas, "The same: pulsar-admin's path", SUPERVISE),
+        Route("GET", "/anabranch/v1/machines", calls.machines, "Disk, files, clock of each broker", SUPERVISE),
         Route("GET", "/admin/v2/broker-stats/topics", calls.topics, "Stats of all loaded topics", SUPERVISE),
         Route("GET", "/admin/v2/broker-stats/destinations", calls.topics, "The same: its first name", SUPERVISE),
         Route("GET", "/admin/v2/broker-stats/metrics", calls.metrics_json, "Metrics as JSON, by labels", SUPERVISE),

@@ -46,6 +46,41 @@ def test_brokers() -> None:
     ]
 
 
+MACHINE = {
+    "broker": "b1:8080",
+    "disk": {"free": 50 << 30, "total": 100 << 30},
+    "files": {"open": 100, "limit": 1000},
+    "clockSkewMs": 3,
+    "metadataMs": 1.5,
+    "sync": "group",
+}
+
+
+def test_machines() -> None:
+    assert words(replace(GOOD, machines=[MACHINE, {**MACHINE, "disk": None}])) == []
+    ill = {
+        **MACHINE,
+        "disk": {"free": 9 << 30, "total": 100 << 30},
+        "files": {"open": 801, "limit": 1000},
+        "clockSkewMs": 1_500,
+        "metadataMs": 2_000.0,
+        "sync": "none",
+    }
+    found = words(replace(GOOD, machines=[ill]))
+    assert {severity for severity, _ in found} == {Severity.WARNING}
+    assert [text.split("b1:8080")[0].strip() for _, text in found] == [
+        "the disk of broker",
+        "broker",
+        "the clock of broker",
+        "a read of the metadata store took 2.0 s at broker",
+        "broker",
+    ]
+    full = {**MACHINE, "disk": {"free": 2 << 30, "total": 100 << 30}}
+    assert words(replace(GOOD, machines=[full])) == [
+        (Severity.CRITICAL, "the disk of broker b1:8080 has 2,048 MiB left of 102,400 MiB")
+    ]
+
+
 def test_moving_metadata_is_a_warning() -> None:
     assert words(replace(GOOD, migration_phase="COPYING")) == [
         (Severity.WARNING, "the metadata is being moved to another store: COPYING")
