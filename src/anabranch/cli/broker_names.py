@@ -96,8 +96,11 @@ def _in_namespace(admin: AdminClient, domain: str, namespace: str) -> Iterator[s
 
 def _subscriptions(admin: AdminClient, context: click.Context, given: str) -> Iterator[str]:
     """Of the topic that the command line names; nothing before it does."""
-    topic: Any = context.params.get("topic") or context.params.get("scalable_topic")
-    if not topic:
+    words: list[Any] = [context.params.get("topic"), context.params.get("scalable_topic"), *context.args]
+    topic = next(
+        (one for one in words if one and not str(one).startswith("-")), None
+    )  # unparsed before an empty option
+    if topic is None:
         return
     if "scalable_topic" in context.params or str(topic).startswith("topic://"):
         yield from admin.get(f"/admin/v2/scalable/{scalable_path(str(topic))}/stats")["subscriptions"]

@@ -58,8 +58,9 @@ def test_doctor_names_a_subscription_without_readers(run: Run, topic: str) -> No
     found = json.loads(run("doctor", "--json", exits=1))
     assert found["severity"] == "warning"
     run("admin", "scalable-topics", "delete-subscription", topic, "-s", "audit", "--force")
-    assert "nothing needs attention" in run("doctor")
-    assert "further topics were not read" in run("doctor", "--topics", "0")
+    said = run("doctor", exits=1)
+    assert topic not in said and "storage.sync = none" in said, "what is left is how tests run their broker"
+    assert "further topics were not read" in run("doctor", "--topics", "0", exits=1)
     run("doctor", "--admin-url", "http://127.0.0.1:1", exits=1)
 
 
@@ -128,7 +129,7 @@ def test_names_are_completed_from_the_broker(
 ) -> None:
     short = topic.rpartition("/")[2]
     run("admin", "scalable-topics", "create-subscription", topic, "-s", "audit")
-    hostile = f"topic://public/default/{short}-\x1b[2J"
+    hostile = f"topic://public/default/{short}-\u202e"
     run("admin", "scalable-topics", "create", hostile)
 
     def completed(*words: str) -> list[str]:
@@ -141,7 +142,7 @@ def test_names_are_completed_from_the_broker(
         monkeypatch.delenv("_ANABRANCH_COMPLETE")
         return capsys.readouterr().out.splitlines()[1::3]
 
-    assert completed("watch", short) == [short], "and not the name with an escape sequence"
+    assert completed("watch", short) == [short], "and not the name with a bidi character"
     assert completed("tail", f"topic://public/default/{short}") == [topic]
     assert completed("admin", "scalable-topics", "stats", "topic://public/") == ["topic://public/default/"]
     assert completed("admin", "scalable-topics", "get-subscription", topic, "--subscription", "a") == ["audit"]

@@ -82,10 +82,10 @@ def test_messages_are_read_from_the_beginning_and_sent_to_a_scalable_topic(
     button(page, "Show all of it").click()
     expect(page.locator(".detail pre")).to_have_text("y" * 9_000, timeout=WAIT_MS)
     first = rest.expect("GET", f"{path}/page?count=1&segment=1")["messages"][0]
-    page.get_by_label("look").select_option("place")
+    page.get_by_label("look", exact=False).select_option("place")
     page.get_by_label("segment", exact=True).fill("1")
-    page.get_by_label("position").fill(first["id"])
-    page.get_by_label("position").press("Enter")
+    page.get_by_label("position", exact=True).fill(first["id"])
+    page.get_by_label("position", exact=True).press("Enter")
     page.locator(".preview", has_text=first["payload"]).first.wait_for()
     assert "look=place" in page.url and f"at={urllib.parse.quote(first['id'], safe='')}" in page.url
 
@@ -131,12 +131,12 @@ def test_cursor_is_moved_with_its_consequence_in_numbers(
     confirm(page)
     page.locator("td", has_text=re.compile("^8$")).first.wait_for()
     part.get_by_label("where").select_option("skip")
-    part.get_by_label("entries").fill("2")
+    part.get_by_label("entries", exact=True).fill("2")
     button(part, "Preview …").click()
     confirm(page, "billing")
     page.locator("td", has_text=re.compile("^6$")).first.wait_for()
     part.get_by_label("where").select_option("expire")
-    part.get_by_label("time").fill("2199-01-01T00:00:00")
+    part.get_by_label("time", exact=True).fill("2199-01-01T00:00:00")
     button(part, "Preview …").click()
     assert "8 messages before 2199" in page.locator("dialog").inner_text()
     page.keyboard.press("Escape")

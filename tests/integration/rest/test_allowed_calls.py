@@ -81,6 +81,7 @@ async def grant(node: Node, role: str, action: str) -> None:
 
 
 async def test_read_only_port_says_so_and_a_broker_without_security_allows_all(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
     async with guarded(tmp_path / "a", http=HttpSettings(port=0, read_only=True)) as node:
         told = (await allowed(node, "root", *CALLS))[1]
         assert told["readOnly"] and [one["allowed"] for one in told["calls"]] == [m == "GET" for m, _ in CALLS]

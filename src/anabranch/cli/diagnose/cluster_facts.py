@@ -12,6 +12,8 @@ from anabranch.cli.diagnose.attention import ClusterFacts, TopicFacts, migration
 from anabranch.runtime.clock import Clock
 
 TOPICS_MAX = 200
+LASTING_SUPPRESSIONS = ("max-segments", "max-depth", "too-narrow", "hot-key", "recent-failure")
+"""Rules that end by a change of the topic or its policy; the others end by themselves."""
 
 
 def cluster_facts(admin: AdminClient, clock: Clock, topics_max: int = TOPICS_MAX) -> ClusterFacts:
@@ -84,7 +86,11 @@ def _of_tick(name: str, tick: dict[str, Any]) -> TopicFacts:
     segments, subscriptions = tick["segments"].values(), tick["subscriptions"]
     scaling = tick["autoScale"]
     policy, decision = scaling.get("policy", {}), scaling.get("now", {})
-    wanted = [f"{one['kind']}: {one['detail']}" for one in decision.get("suppressed", ())]
+    wanted = [
+        f"{one['kind']}: {one['detail']}"
+        for one in decision.get("suppressed", ())
+        if one["suppressedBy"] in LASTING_SUPPRESSIONS
+    ]
     return TopicFacts(
         name,
         rate_in=sum(one["rates"]["in"]["msg"]["10"] for one in segments),

@@ -23,7 +23,7 @@ const Open = ({ params }) => {
       ${one.ledgers.slice(-200).map(it => html`<tr key=${it.ledgerId}><td class="number">${it.ledgerId}</td><td class="number">${whole(it.entries)}</td><td class="number">${bytes(it.size)}</td>
         <td>${it.timestamp > 0 ? html`<${Time} ms=${it.timestamp} />` : "open"}</td></tr>`)}</tbody></table>
     ${one.ledgers.length > 200 && html`<p class="hint">The newest 200 of ${whole(one.ledgers.length)}.</p>`}
-    <h3>Cursors</h3>${cursors.length === 0 ? html`<p class="hint">None.</p>` : html`<table><thead><tr><th>subscription</th><th>mark-delete position</th><th>read position</th><th>acknowledged behind it</th><th>state</th></tr></thead>
-      <tbody>${cursors.map(([name, it]) => html`<tr key=${name}><td><${Name} text=${name} /></td><td><code>${plain(it.markDeletePosition)}</code></td><td><code>${plain(it.readPosition)}</code></td>
+    <h3>Cursors</h3>${cursors.length === 0 ? html`<p class="hint">None.</p>` : html`<table><thead><tr><th>subscription</th><th>mark-delete position</th><th>acknowledged behind it</th><th>state</th></tr></thead>
+      <tbody>${cursors.map(([name, it]) => html`<tr key=${name}><td><${Name} text=${name} /></td><td><code>${plain(it.markDeletePosition)}</code></td>
         <td>${plain(it.individuallyDeletedMessages || "–").slice(0, 200)}</td><td>${plain(it.state ?? "–")}</td></tr>`)}</tbody></table>`}`}</section>`;
 };

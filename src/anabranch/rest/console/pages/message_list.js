@@ -46,7 +46,7 @@ export const MessageList = ({ params, kind, onAgain, sent }) => {
   useEffect(() => {
     [found.value, next.value, isEnd.value, isRead.value] = [[], null, true, false];
     return every(2000, async () => { if (!paused.value || !isRead.value) await read(); });
-  }, [sent, look, at, segment]);
+  }, [look ? 0 : sent, look, at, segment]); // pages go on by themselves at the end
   const shown = admitted(found.value, text.value), dead = shown.filter(one => one.properties[ORIGIN] && canBeSent(one));
   const context = { params, kind, isHex: isHex.value, onAgain, schemas: schemas.value };
   return html`<section class="panel messages"><h2>Messages</h2>

@@ -10,7 +10,7 @@ from anabranch.model.errors import BadRequest, Error
 from anabranch.rest.access import AccessFilter
 from anabranch.rest.http_message import Request, Response, json_response
 from anabranch.rest.isolation import READS
-from anabranch.rest.router import Route, Router
+from anabranch.rest.router import Route, Router, UnknownPath
 from anabranch.security.permissions import SIGNED_IN
 
 CALLS_MAX = 64
@@ -44,6 +44,8 @@ class AllowedCalls:
         method, _, target = text.partition(" ")
         path, _, query = target.partition("?")
         try:
+            if not path.startswith("/"):
+                raise UnknownPath(path)
             found = self._router().match(method, path)
         except Error as error:
             raise BadRequest(f"call is like `POST /admin/v2/…`, not {text[:200]!r}: {error.reason}") from error
