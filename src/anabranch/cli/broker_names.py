@@ -96,10 +96,9 @@ def _in_namespace(admin: AdminClient, domain: str, namespace: str) -> Iterator[s
 
 def _subscriptions(admin: AdminClient, context: click.Context, given: str) -> Iterator[str]:
     """Of the topic that the command line names; nothing before it does."""
+    # What stands before an option without its value is not parsed: it is in `args`.
     words: list[Any] = [context.params.get("topic"), context.params.get("scalable_topic"), *context.args]
-    topic = next(
-        (one for one in words if one and not str(one).startswith("-")), None
-    )  # unparsed before an empty option
+    topic = next((one for one in words if one and not str(one).startswith("-")), None)
     if topic is None:
         return
     if "scalable_topic" in context.params or str(topic).startswith("topic://"):

@@ -417,6 +417,8 @@ class OwnedSegment:
         if not request.durable:
             return
         if request.name not in self.topic.subscriptions:
+            if not self.topic.policies.auto_create_subscriptions:
+                raise SubscriptionNotFound(f"{self.name.scalable} has no subscription {request.name}")
             await self._registered(request)
         await self._decide_start(request)
         self._admit(request)
