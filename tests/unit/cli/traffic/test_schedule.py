@@ -26,6 +26,7 @@ OTHER_READS = {
     "brokers namespaces",
     "brokers operations",
     "brokers version",
+    "ledgers check",
     "namespaces bundles",
     "namespaces policies",
     "namespaces subscription-permission",
