@@ -451,12 +451,9 @@ class OwnedSegment:
 
     async def _registered(self, request: SubscribeRequest) -> None:
         """Waits until the topic's registry has created the cursor on all segments; SubscriptionNotFound."""
-        event = SubscriptionSeen(
-            self.state.ref,
-            request.name,
-            request.spec.type.is_shared and not request.spec.key_shared.is_sticky,
-            Start.EARLIEST if request.from_earliest else Start.LATEST,
-        )
+        spec, start = request.spec, Start.EARLIEST if request.from_earliest else Start.LATEST
+        is_shared = spec.type.is_shared and not spec.key_shared.is_sticky
+        event = SubscriptionSeen(self.state.ref, request.name, is_shared, start)
 
         def ask() -> None:
             self.topic.check_open()
