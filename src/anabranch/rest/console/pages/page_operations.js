@@ -24,6 +24,6 @@ export const OperationsPage = () => {
         <tbody>${rows.slice(0, 500).map(one => html`<tr key=${`${one.broker} ${one.atMs} ${one.path}`}><td><${Time} ms=${one.atMs} /></td>
           <td>${one.role === null ? "–" : html`<${Name} text=${one.role} />`}</td><td>${plain(one.what)}</td><td class="call"><code>${one.method} ${plain(one.path)}</code></td>
           <td>${one.status < 400 ? html`<span class="good">done</span>` : html`<span class="failure">${one.status} ${plain(one.error)}</span><br /><small>${plain(one.reason)}</small>`}</td>
-          <td><${Name} text=${one.broker} /></td></tr>`)}</tbody></table></section>`)}
+          <td class="nowrap"><${Name} text=${one.broker} /></td></tr>`)}</tbody></table></section>`)}
     <p class="hint">Each broker keeps its newest 500 changes until it stops; its log has all of them.</p>`;
 };
