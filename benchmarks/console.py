@@ -120,14 +120,14 @@ FILTER = """async text => {
 def topics(scene: Scene) -> list[Outcome]:
     """The list of 10,000 topics, and its filter."""
     count, listed, filtered = scene.size(10_000, 200), list[float](), list[float]()
-    with BrokerProcess(scene.place("console-topics") / "data") as broker, opened(broker) as page:
+    with BrokerProcess(scene.place("console-topics") / "data") as broker:
         asyncio.run(created(broker, count))
-        page.goto(f"{broker.http_url}/#/nowhere")
-        for number in range(scene.size(7, 2)):
-            page.goto(f"{broker.http_url}/#/nowhere")
-            page.locator(".empty").wait_for()
-            listed.append(page.evaluate(LIST) / 1000)
-            filtered.append(page.evaluate(FILTER, f"many-{number:05}") / 1000)
+        with opened(broker) as page:
+            for number in range(scene.size(7, 2)):
+                page.goto(f"{broker.http_url}/#/nowhere")
+                page.locator(".empty").wait_for()
+                listed.append(page.evaluate(LIST) / 1000)
+                filtered.append(page.evaluate(FILTER, f"many-{number:05}") / 1000)
     notes = {"topics": count}
     return [
         Outcome("list", f"list of {count} topics", Series("median", "s", tuple(listed)), None, at_most(0.5), notes),
