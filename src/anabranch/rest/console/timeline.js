@@ -103,7 +103,7 @@ const Cut = ({ rect, cut, onCut, frame }) => {
     onCut(Math.min(end, Math.max(start + 1, to)));
   };
   return html`<div class="cut" role="slider" tabindex="0" aria-label=${`cut of segment ${rect.id}`} aria-orientation="vertical" aria-valuemin=${start + 1} aria-valuemax=${end}
-    aria-valuenow=${cut} aria-valuetext=${hex(cut)} title="drag, or arrow keys" style=${{ top: `${y * HEIGHT}px` }} onKeyDown=${key}
+    aria-valuenow=${cut} aria-valuetext=${hex(cut)} title="drag, or arrow keys" style=${{ top: `${y * HEIGHT}px`, left: `${rect.x0 * 100}%`, width: `${(rect.x1 - rect.x0) * 100}%`, right: "auto" }} onKeyDown=${key}
     onPointerDown=${event => { event.currentTarget.setPointerCapture(event.pointerId); event.preventDefault(); }} onPointerMove=${drag}><span>${hex(cut)}</span></div>`;
 };
 
