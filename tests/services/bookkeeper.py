@@ -130,6 +130,9 @@ class BookKeeper(Cluster):
         self._configure(folder, port, host, {})
         (folder / "log4j2.xml").write_text(_LOG4J)
         command: list[str | Path] = ["java", *_JVM, f"-Dlog4j2.configurationFile={folder / 'log4j2.xml'}"]
+        if host is not LOOPBACK:  # a bookie wants a name for its address
+            (folder / "hosts").write_text(f"127.0.0.1 localhost\n{host.address} bookie{number}\n")
+            command.append(f"-Djdk.net.hosts.file={folder / 'hosts'}")
         command += ["-cp", f"{self._jars}/*", _SERVER, "--conf", folder / "bookie.conf"]
         node = Node(f"bookie{number}", folder, command, port=port, probe=lambda: self._serves(node), host=host)
         return node

@@ -44,8 +44,11 @@ class ClusterProcesses:
         for number in range(1, size + 1):
             name = f"b{number}"
             options = ["--set", "cluster.enabled=true", "--set", f"storage.broker_id={name}"]
-            url = (metadata_urls or {}).get(name, metadata_url) or f"sqlite:///{self.data.absolute()}/metadata"
-            options += ["--set", f"metadata.url={url}"]
+            url = (metadata_urls or {}).get(name, metadata_url)
+            if url is None and "--metadata" not in arguments:
+                url = f"sqlite:///{self.data.absolute()}/metadata"  # said, because storage on bookies has no default
+            if url is not None:
+                options += ["--set", f"metadata.url={url}"]
             if session_ms is not None:
                 options += ["--set", f"cluster.session_ms={session_ms}"]
             self.brokers[name] = BrokerProcess(
