@@ -103,6 +103,11 @@ class BrokerServer:
             listener.close()
         self._listeners.clear()
 
+    def disconnect_all(self) -> None:
+        """Clients connect again, and look up where their topics are."""
+        for connection in list(self._connections):
+            connection.abort()
+
     async def close_connections(self, clock: Clock, seconds: float) -> None:
         """Close after queued frames are sent; a client that does not read in time is disconnected."""
         for connection in list(self._connections):

@@ -14,8 +14,11 @@ from anabranch.cluster.slots import slot_of
 from anabranch.model.errors import NotReady
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.logs import get_logger
 from anabranch.runtime.reach import is_listening
 from anabranch.storage.interface import Fenced
+
+log = get_logger(__name__)
 
 PLACED_SECONDS = 8.0  # a client waits so long for a topic that moves; clients time out after 30
 PROBE_SECONDS = 0.2
@@ -145,6 +148,26 @@ class ClusterPlacement:
         while True:
             await self._clock.sleep(FENCE_SECONDS)
             self._ledgers.check_fence()
+
+    async def watch_session(self, seconds: float, disconnect: Callable[[], None]) -> None:
+        """Runs for ever: disconnects all clients when the session has been invalid for so long, once each time.
+
+        For storage without a fence that this broker could see. A broker that is cut off from the metadata store never
+        learns that others serve its topics, and its clients would wait for receipts until their own timeouts.
+        """
+        valid_at, is_told = self._clock.monotonic(), False
+        while True:
+            await self._clock.sleep(FENCE_SECONDS)
+            now = self._clock.monotonic()
+            if self.cluster.is_valid:
+                valid_at, is_told = now, False
+            elif not is_told and now - valid_at >= seconds:
+                is_told = True
+                log.warning(
+                    "no session with the metadata store: clients are disconnected, so that they find another broker",
+                    extra={"seconds": round(now - valid_at, 1)},
+                )
+                disconnect()
 
     def loads(self) -> Mapping[int, float]:
         loads: dict[int, float] = {}

@@ -36,6 +36,7 @@ from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.runtime.tls import TlsCalls
 
+ISOLATED_SESSIONS = 1.0  # lengths of a session, after its end, until clients are disconnected
 SERVING_SECONDS = 60.0  # until a broker that joined serves something
 
 
@@ -84,6 +85,9 @@ class ClusterWiring:
         watching = TaskOwner("node")
         self._stack.push_async_callback(watching.close)
         watching.spawn(self.place.watch_fence(), "fence")
+        if self._settings.storage.url:
+            seconds = ISOLATED_SESSIONS * self._settings.cluster.session_ms / 1000
+            watching.spawn(self.place.watch_session(seconds, server.disconnect_all), "session")
 
     def follow(self, scalable: ScalableTopicService) -> None:
         """Tells the controllers about placement: a scalable topic is led where its name is placed."""
