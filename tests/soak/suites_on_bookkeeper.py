@@ -16,7 +16,6 @@ from pathlib import Path
 from tests.services import bookkeeper
 
 SUITES = (
-    "tests/e2e/scalable/test_segment_crash.py",
     "tests/e2e/scalable/test_failover.py",
     "tests/e2e/scalable/test_continuation.py",
     "tests/e2e/scalable/test_migration_failover.py",
