@@ -179,7 +179,8 @@ class ScalableTopics(Group):
         return await self._value("POST", scalable_url(topic, "migrate"), query=query)
 
     async def migration(self, topic: str) -> Any:
-        """`phase` of the topic's migration: NONE, CREATE, UNDO or DONE."""
+        """`phase` of the topic's migration: NONE, CREATE, UNDO or DONE; while it runs `progress`: its step, and how
+        many partitions or segments of `total` are `done`."""
         return await self._value("GET", scalable_url(topic, "migration"))
 
 

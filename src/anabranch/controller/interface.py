@@ -20,6 +20,7 @@ from anabranch.controller.records.topic_record_codec import record_json
 from anabranch.controller.regular_topics import RegularTopic, regular_name
 from anabranch.controller.segment_host import SegmentStats, Start
 from anabranch.controller.topic.adoption import clients_text, subscription_kinds
+from anabranch.controller.topic.operation_progress import MigrationStep
 from anabranch.model.autoscale.policy import AutoScalePolicy
 from anabranch.model.errors import AlreadyExists, Error, NotReady
 from anabranch.model.layout import Layout
@@ -38,6 +39,7 @@ __all__ = [
     "LedElsewhere",
     "LedGroup",
     "LedTopic",
+    "MigrationStep",
     "RegularTopic",
     "Registration",
     "Report",
@@ -250,6 +252,9 @@ class ScalableTopics(Protocol):
     ) -> None:
         """The regular topic is a scalable one when this returns. `partitions` 0: it is not partitioned; `kinds`: types
         of subscriptions that differ from those of their consumers. Raises MigrationUndone, TopicExists."""
+
+    def migration_step(self, topic: TopicName) -> MigrationStep | None:
+        """How far the topic's migration is; None if none runs, or the topic is not led here."""
 
     async def activate(self, topic: TopicName) -> None:
         """The topic is led when this returns."""

@@ -38,6 +38,7 @@ from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic import operation_events as operations
 from anabranch.controller.topic import subscription_events as subscriptions
 from anabranch.controller.topic.leader_terms import LeaderTerms
+from anabranch.controller.topic.operation_progress import MigrationStep
 from anabranch.controller.topic.topic_controller import Step, TopicController, new_operation_id, no_step
 from anabranch.controller.topic_controllers import TopicControllers
 from anabranch.controller.topic_status import led_topic, segment_stats, topic_status
@@ -254,6 +255,10 @@ class ScalableTopicService:
         await self.migrations.start(
             topic, old_name, partitions, operation_id, routing=routing, force=force, kinds=kinds, properties=properties
         )
+
+    def migration_step(self, topic: TopicName) -> MigrationStep | None:
+        controller = self.controllers.leading(topic)
+        return None if controller is None else controller.ops.migration_step
 
     async def activate(self, topic: TopicName) -> None:
         async def work(controller: TopicController) -> None:

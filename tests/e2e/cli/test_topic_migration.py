@@ -13,7 +13,9 @@ import pytest
 import anabranch
 from anabranch.admin.client import AdminClient
 from anabranch.cli.main import main
+from anabranch.rest.openapi.topic_migration_schemas import CHECK
 from anabranch.testing import Broker
+from tests.support.traffic.json_schemas import complaints
 from tests.support.traffic.stock_client import new_client
 
 VERB = ("scalable-topics", "migrate-to-scalable")
@@ -60,6 +62,7 @@ def test_clients_that_cannot_follow_are_named_and_block_it(
     assert "(Pulsar-CPP" in out
     shown = json.loads(run(broker, capsys, topic, "--check", "--json")[1])
     assert [one["name"] for one in shown["clients"]] == ["c-7"]
+    assert complaints(shown, CHECK, is_strict=True) == []
     code, _, err = run(broker, capsys, topic)
     assert code == 1 and "consumer c-7 of audit" in err
     code, _, err = run(broker, capsys, topic, "--wait", "1s")

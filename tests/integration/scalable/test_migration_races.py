@@ -11,6 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,9 @@ from anabranch.model.errors import Error
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.protocol.commands import BaseCommand
+from anabranch.rest.openapi.topic_migration_schemas import STATUS
 from tests.integration.scalable.test_migration import (
+    OLD,
     PATIENCE,
     migrate,
     migrations_of,
@@ -31,6 +34,7 @@ from tests.integration.scalable.test_migration import (
 )
 from tests.support.processes.in_process_cluster import nodes
 from tests.support.processes.scalable_nodes import admin_of
+from tests.support.traffic.json_schemas import complaints
 from tests.support.traffic.raw_client import RawClient
 
 SEEDS, SOAK_SEEDS = 2, 40
@@ -292,3 +296,23 @@ async def test_scalable_topic_is_deleted_whole_or_not_there_yet(place: Place) ->
 @pytest.mark.parametrize("partitions", [0, PARTITIONS])
 async def test_old_producer_in_the_middle_undoes_it_or_is_refused(place: Place, partitions: int) -> None:
     await race(place, attach_old_producer, partitions, check_regular_or_migrated)
+
+
+async def test_every_broker_shows_how_far_a_migration_is(tmp_path: Path) -> None:
+    async with nodes(tmp_path, "a", "b") as (node, other):
+        await topics_of(node).create_partitions(OLD, 32, {})
+        async with (
+            anabranch.connect(node.service_url) as client,
+            client.queue_consumer(OLD, subscription="work", start="earliest"),
+        ):
+            await publish(client, OLD, range(MESSAGES))
+        running = asyncio.create_task(migrate(node))
+        shown: list[dict[str, Any]] = []
+        while not running.done():
+            shown += [await migrations_of(one).status(OLD) for one in (node, other)]
+        await running
+        shown += [await migrations_of(one).status(OLD) for one in (node, other)]
+    assert [complaint for one in shown for complaint in complaints(one, STATUS, is_strict=True)] == []
+    progress = [one["progress"] for one in shown if "progress" in one]
+    assert progress and all(0 <= one["done"] <= one["total"] <= 32 for one in progress)
+    assert [one["phase"] for one in shown[-2:]] == ["DONE", "DONE"]

@@ -5,6 +5,7 @@ The broker that leads the topic's name checks and starts it. Facts about partiti
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,13 +30,16 @@ from anabranch.broker.topic.topic import Topic
 from anabranch.controller.interface import ScalableTopics, TopicRecord
 from anabranch.controller.segment_host import Adopted
 from anabranch.interbroker.peer_calls import peer_call
-from anabranch.model.errors import NotAllowed, NotFound
+from anabranch.model.errors import Error, NotAllowed, NotFound
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.replacement import OperationKind
 from anabranch.model.routing import MOD_N, Routing, RoutingKind
 from anabranch.runtime.logs import get_logger
 
 log = get_logger(__name__)
+
+PROGRESS_SECONDS = 1.0
+"""Status waits no longer for the leader of a migration."""
 
 
 class TopicMigrationAdmin:
@@ -74,14 +78,31 @@ class TopicMigrationAdmin:
         )
 
     async def status(self, topic: str) -> dict[str, Any]:
-        """`phase` NONE, the phases of an operation, UNDO or DONE; NotFound if no topic has the name."""
+        """`phase` NONE, the phases of an operation, UNDO or DONE; NotFound if no topic has the name. While it runs also
+        `progress`, if the topic's leader answers."""
         name = scalable_name(topic)
         try:
             record = await self._topics().record(name)
         except NotFound:
             await self._regular(topic)
             return {"topic": str(name), "phase": "NONE"}
-        return _status(name, record)
+        found = _status(name, record)
+        if record.is_migrating and (step := await self._step(name)) is not None:
+            found["progress"] = step
+        return found
+
+    async def _step(self, name: TopicName) -> dict[str, Any] | None:
+        try:
+            async with asyncio.timeout(PROGRESS_SECONDS):
+                step: dict[str, Any] | None = await self._routing.call_owner(name, self.step_at_leader)
+        except (TimeoutError, Error):  # between two leaders: the record has the phase
+            return None
+        return step
+
+    @peer_call("migration.step")
+    async def step_at_leader(self, topic: str) -> dict[str, Any] | None:
+        step = self._topics().migration_step(scalable_name(topic))
+        return None if step is None else {"step": step.name, "done": step.done, "total": step.total}
 
     @peer_call("migration.start")
     async def migrate_at_leader(self, topic: str, force: bool, kinds: Mapping[str, str], operation_id: str) -> None:

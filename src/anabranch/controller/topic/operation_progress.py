@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import dataclass
 
 from anabranch.controller import segment_host as host
+from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import Adopted, Answer, Request, SealFacts, Status
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStep:
+    """How far a migration is: `done` of `total` partitions or segments in its current step."""
+
+    name: str  # ADOPT, REGISTER, CREATE, SEAL, COMMIT, or UNDO
+    done: int
+    total: int
 
 
 class Progress:
@@ -45,3 +56,24 @@ class Progress:
             if one not in self.completed
         }
         return {one: names for one, names in found.items() if names}
+
+
+def migration_step(record: TopicRecord, progress: Progress | None, deleted: Set[int]) -> MigrationStep | None:
+    """None if no migration runs. `deleted`: segments that are released or deleted by an undo."""
+    if not record.is_migrating or record.operation is None:
+        return None
+    plan = record.operation.plan
+    partitions = len(plan.parent_ids)
+    if record.is_deleting:
+        wanted = {*record.segments, *plan.child_ids}
+        return MigrationStep("UNDO", len(wanted & deleted), len(wanted))
+    if progress is None or len(progress.adopted) < partitions:
+        return MigrationStep("ADOPT", 0 if progress is None else len(progress.adopted), partitions)
+    if len(progress.seals) == partitions:
+        return MigrationStep("COMMIT", 0, 1)
+    if progress.has_asked_seal:
+        return MigrationStep("SEAL", len(progress.seals), partitions)
+    names = {name for adopted in progress.adopted.values() for name, _ in adopted.subscriptions}
+    if names and not progress.has_registered and not progress.created:
+        return MigrationStep("REGISTER", partitions - len(progress.lacking(names)), partitions)
+    return MigrationStep("CREATE", len(progress.created), len(plan.child_ids))

@@ -77,7 +77,7 @@ from anabranch.controller.topic.operation_events import (
     SubscriptionsRegistered,
     TooManyCalls,
 )
-from anabranch.controller.topic.operation_progress import Progress
+from anabranch.controller.topic.operation_progress import MigrationStep, Progress, migration_step
 from anabranch.model.errors import Error
 from anabranch.model.layout import LayoutLimits
 from anabranch.model.names import TopicName
@@ -148,6 +148,10 @@ class OperationWorkflow:
         if isinstance(self._saving, TopicRecord) and self._saving.operation is None:
             return Phase.COMMIT
         return Phase.SEAL if self._progress.has_asked_seal else self.record.operation.phase
+
+    @property
+    def migration_step(self) -> MigrationStep | None:
+        return None if self.record is None else migration_step(self.record, self._progress, self._deleted)
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         self._now_ms = max(self._now_ms, now_ms)

@@ -13,6 +13,7 @@ from typing import Any
 from anabranch.broker.catalog.policy_fields import RULES
 from anabranch.broker.catalog.topic_policies import TOPIC_POLICIES
 from anabranch.rest.http_message import Request, Response, json_response
+from anabranch.rest.openapi import topic_migration_schemas as topic_migration
 from anabranch.rest.openapi.auto_scale_schemas import OVERRIDE
 from anabranch.rest.openapi.result_schemas import EVENTS, FLAG, NUMBER, RESULTS, TEXT, TEXTS, WORDS, Schema
 from anabranch.rest.router import Route
@@ -166,6 +167,7 @@ QUERY["GET", "{topic}/messages/page"] = {
     "preview": NUMBER,
 }
 QUERY["GET", "{topic}/timeline"] = QUERY["GET", "{topic}/events"] = {"since": NUMBER}
+QUERY["POST", "{topic}/migrate"] = QUERY["POST", "{topic}/migrate-to-scalable"] = topic_migration.QUERY
 QUERY["POST", "/metadata/migration/start"] = {"target": TEXT, "rate": NUMBER, "purgeTarget": FLAG}
 BODIES["POST", "/metadata/migration/start"] = {
     "type": "object",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.rest.openapi import auto_scale_schemas as auto_scale
+from anabranch.rest.openapi import topic_migration_schemas as topic_migration
 
 Schema = dict[str, Any]
 
@@ -215,6 +216,9 @@ RESULTS: dict[tuple[str, str], Schema] = {
     ("GET", "{topic}/autoscale"): auto_scale.STATUS,
     ("POST", "{topic}/autoscale/try"): auto_scale.TRIED,
     ("GET", "{topic}/autoscaler-metric"): auto_scale.METRIC,
+    ("GET", "{topic}/migration"): topic_migration.STATUS,
+    ("POST", "{topic}/migrate"): topic_migration.CHECK,
+    ("POST", "{topic}/migrate-to-scalable"): topic_migration.CHECK,
     ("GET", "{topic}/subscriptions/{subscription}"): SCALABLE_SUBSCRIPTION,
     ("GET", "{descriptor}/subscription/{subscription}/backlog"): NUMBER,
     ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"): LOOKUP,

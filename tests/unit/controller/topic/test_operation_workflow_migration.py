@@ -157,6 +157,48 @@ class TestForward:
         assert ("Create", 4) in asked(done), "the split of a child begins"
 
 
+def step(bench: Bench) -> tuple[str, int, int] | None:
+    found = bench.machine.migration_step
+    return None if found is None else (found.name, found.done, found.total)
+
+
+class TestStep:
+    def test_step_counts_partitions_and_segments_through_a_migration(self) -> None:
+        bench = Bench(1, plan(3))
+        assert step(bench) is None
+        first, second, third = requests(bench.lead())
+        assert step(bench) == ("ADOPT", 0, 3)
+        bench.tell(Answered(first, Adopted((), (("a", False),))))
+        assert step(bench) == ("ADOPT", 1, 3)
+        bench.tell(Answered(second, Adopted()))
+        creates = bench.tell(Answered(third, Adopted((), (("a", False),))))
+        assert step(bench) == ("REGISTER", 2, 3)
+        answer_all(bench, creates, Done())
+        assert step(bench) == ("REGISTER", 3, 3)
+        creates = bench.tell(SubscriptionsRegistered("op"))
+        bench.tell(Answered(requests(creates)[0], Done()))
+        assert step(bench) == ("CREATE", 1, 3)
+        seals = [one for request in requests(creates)[1:] for one in bench.tell(Answered(request, Done()))]
+        bench.tell(Answered(requests(seals)[0], SEAL))
+        assert step(bench) == ("SEAL", 1, 3)
+        answer_all(bench, seals[1:], SEAL)
+        assert step(bench) is None
+
+    def test_step_of_an_undo_counts_what_is_released_or_deleted(self) -> None:
+        bench = Bench(5, undone_record())
+        releases = bench.tell(RecordSeen(bench.stored, 1))
+        assert step(bench) == ("UNDO", 0, 4)
+        bench.tell(Answered(requests(releases)[0], Done()))
+        assert step(bench) == ("UNDO", 1, 4)
+
+    def test_split_has_none(self) -> None:
+        bench = Bench(1, plan())
+        answer_all(bench, answer_all(bench, adopted(bench, bench.lead()), Done()), SEAL)
+        bench.tell(Asked(SplitCall("split", 2)))
+        assert bench.stored.operation is not None
+        assert step(bench) is None
+
+
 class TestNextLeader:
     def test_next_leader_adopts_again_and_goes_on(self) -> None:
         bench = Bench(2, plan())
