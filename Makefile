@@ -90,7 +90,7 @@ bench-kafka: $(STAMP)  ## the SDK beside confluent-kafka on Kafka (installed and
 bench-spark: $(STAMP)  ## Spark on topics against Parquet, its own Kafka source and sink (450 MB fetched once) and the rate source: one table, JSON in bench-results/
 	$(PY) -m benchmarks.spark
 
-soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; the C code under AddressSanitizer (CASES=100000); metadata stores under faults (FAULT_ROUNDS=5); migrations of every pair of stores, with faults at every step
+soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; the C code under AddressSanitizer (CASES=100000); metadata stores under faults (FAULT_ROUNDS=5); migrations of every pair of stores and of topics, with faults at every step
 	$(PY) -m tests.soak.crash_soak --kills $(KILLS)
 	$(PY) -m tests.soak.cluster_soak --rounds $(ROUNDS)
 	$(PY) -m tests.soak.cluster_soak --rounds $(ROUNDS) --metadata zk
@@ -104,6 +104,7 @@ soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of fram
 	$(PY) -m pytest -q -m "soak or not soak" tests/e2e/cluster/test_metadata_migration_faults.py tests/e2e/cluster/test_metadata_migration_chain.py tests/e2e/cluster/test_secured_metadata_migration.py
 	$(PY) -m tests.soak.suites_on_bookkeeper
 	$(PY) -m pytest -q -m "soak or not soak" tests/e2e/bookkeeper/test_hosts.py
+	$(PY) -m pytest -q -m "soak or not soak" tests/integration/scalable/test_migration_races.py tests/e2e/scalable/test_migration_failover.py
 
 conformance: $(STAMP)  ## tests of clients of Apache Pulsar that are too long for `make test`: policies on three brokers, Rust (built, for minutes), Spark
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile -m soak tests/e2e/stock tests/e2e/cluster/test_permissions.py tests/e2e/cluster/test_stock_clients.py tests/interop/test_rust.py

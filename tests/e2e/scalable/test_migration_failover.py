@@ -37,8 +37,15 @@ STEPS = [
     "after-commit",
 ]
 UNDO_STEPS = ["after-undo", "before-release", "after-release"]
-FROZEN_STEPS = ["after-adopt", "before-commit"]
-OWNER_STEPS = ["after-adopt", "before-seal"]
+
+
+def every_step(*in_ci: str) -> list[Any]:
+    """Those before the commit. The others are in `make soak`, because a stop lasts longer than a session."""
+    return [pytest.param(one, marks=() if one in in_ci else pytest.mark.soak) for one in STEPS[1:-1]]
+
+
+FROZEN_STEPS = every_step("after-adopt:2", "before-commit")
+OWNER_STEPS = every_step("after-adopt:2", "before-seal")
 
 
 @pytest.fixture(scope="module", params=["sqlite", "zk"])
