@@ -33,7 +33,9 @@ from anabranch.model.errors import BadRequest
 
 REPORTED_KEYS_MAX = 1000  # a bulk step with more keys is reported as one INVALIDATED of their common tree
 PUT_ALL_MIN = 4
-ROWS_PER_STATEMENT = 100  # six parameters each: below 999, the least that a build of SQLite allows
+ROWS_PER_STATEMENT = 500
+PARAMETERS_PER_ROW = 6  # the most
+STATEMENTS_CACHED = 64  # most parts have the same number of rows
 _BELOW = "/"
 _PAST_BELOW = "0"  # the character after "/": the range [tree + "/", tree + "0") is everything below a tree
 
@@ -152,6 +154,8 @@ class WriteTables(ReadTables):
         super().__init__(connection)
         self._events = EventLog(connection)
         self._cursor = connection.cursor()  # one for all puts: creating one costs a tenth of a put
+        parameters_max = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)  # of this build of SQLite
+        self._rows_max = min(ROWS_PER_STATEMENT, parameters_max // PARAMETERS_PER_ROW)
         self._base = 0
         self._changes: list[EncodedChange] = []
 
@@ -228,7 +232,7 @@ class WriteTables(ReadTables):
             else (*split(key), version, now_ms, now_ms, given.value)
             for key, given in last.items()
         ]
-        for some in cut(rows):
+        for some in cut(rows, self._rows_max):
             self._db.execute(_write_over(len(some), preserve), list(chain.from_iterable(some)))
 
     def delete_all(self, keys: Iterable[str]) -> None:
@@ -278,21 +282,21 @@ class WriteTables(ReadTables):
             self._changes.append(encode_change(ChangeKind.INVALIDATED, common_tree(listed)))
             return
         known = set()
-        for some in cut(listed):
+        for some in cut(listed, self._rows_max):
             found = self._db.execute(_present(len(some)), list(chain.from_iterable(map(split, some))))
             known.update(found.fetchall())
         kinds = ((key, present if split(key) in known else absent) for key in listed)
         self._changes += [encode_change(kind, key) for key, kind in kinds if kind is not None]
 
 
-def cut(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Parts for one statement each. The interpreter's lock is taken again after every row of `executemany`, which takes
-    milliseconds while the event loop is busy, but once only for a statement of many rows."""
-    for start in range(0, len(items), ROWS_PER_STATEMENT):
-        yield items[start : start + ROWS_PER_STATEMENT]
+def cut(items: Sequence[T], rows_max: int) -> Iterator[Sequence[T]]:
+    """Parts for one statement each. The interpreter's lock is taken again after every statement (with `executemany`
+    after every row), which takes up to five milliseconds while the event loop is busy."""
+    for start in range(0, len(items), rows_max):
+        yield items[start : start + rows_max]
 
 
-@lru_cache(2 * ROWS_PER_STATEMENT)
+@lru_cache(STATEMENTS_CACHED)
 def _write_over(rows: int, preserve: bool) -> str:
     kept = "excluded" if preserve else "node"
     return (
@@ -303,7 +307,7 @@ def _write_over(rows: int, preserve: bool) -> str:
     )
 
 
-@lru_cache(ROWS_PER_STATEMENT)
+@lru_cache(STATEMENTS_CACHED)
 def _present(rows: int) -> str:
     """A join, because `IN` over pairs does not use the index."""
     return (

@@ -30,7 +30,7 @@ from anabranch.metadata.sqlite.schema import connect, prepare
 from anabranch.metadata.sqlite.session_files import SessionFiles
 from anabranch.metadata.sqlite.sessions import SqliteSession
 from anabranch.metadata.sqlite.store import SqliteStore
-from anabranch.metadata.sqlite.tables import REPORTED_KEYS_MAX, WriteTables, common_tree
+from anabranch.metadata.sqlite.tables import REPORTED_KEYS_MAX, ROWS_PER_STATEMENT, WriteTables, common_tree
 from anabranch.runtime.clock import SystemClock
 from tests.support.in_memory.topic_log import ManualClock
 
@@ -147,6 +147,16 @@ class TestBulkChanges:
 
     def test_many_bulk_changes_are_reported_as_one(self, db: sqlite3.Connection) -> None:
         assert self.changes(db, REPORTED_KEYS_MAX + 1) == [Change(ChangeKind.INVALIDATED, "/t/x")]
+
+    @pytest.mark.parametrize("parameters_max", [999, 250_000])
+    def test_more_keys_than_a_statement_has_parameters_are_written(
+        self, db: sqlite3.Connection, parameters_max: int
+    ) -> None:
+        """999 is the least that a build of SQLite allows."""
+        db.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, parameters_max)
+        count = ROWS_PER_STATEMENT + 1
+        assert self.changes(db, count) == [Change(ChangeKind.CREATED, f"/t/x/{i}") for i in range(count)]
+        assert self.changes(db, count)[-1] == Change(ChangeKind.MODIFIED, f"/t/x/{count - 1}")
 
     def test_the_common_tree_holds_all_keys(self) -> None:
         assert common_tree(["/a/b/c", "/a/b/d"]) == "/a/b"
