@@ -13,6 +13,7 @@ from anabranch import Client
 from anabranch.broker.admin.messages import MessageBrowser
 from anabranch.broker.errors import TopicMigrated
 from anabranch.broker.segment.owned_segment import segment_of
+from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import AlreadyExists
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
@@ -118,6 +119,7 @@ async def test_messages_expire_on_partitions_and_children(node: Node, client: Cl
     clock.ahead_ms += 2 * MINUTE_MS
     await publish(client, NEW, range(40, 50))
     for topic in list(node.services.topics):
+        assert isinstance(topic, Topic)
         await topic.sweep()
     assert (await admin_of(node).subscription(NEW, "work"))["msgBacklog"] == 10
     async with client.queue_consumer(NEW, subscription="work") as consumer:
