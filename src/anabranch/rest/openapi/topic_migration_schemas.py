@@ -50,7 +50,16 @@ CHECK: dict[str, Any] = {
             "additionalProperties": {"type": "string", "enum": ["STREAM", "QUEUE"]},
         },
         "properties": WORDS,
-        "partitionHash": {"type": "object"},
+        "partitionHash": {
+            "type": "object",
+            "properties": {
+                "hash": TEXT_OR_NULL,
+                "source": TEXT,
+                "verdict": TEXT,
+                "keys": NUMBER,
+                "matches": {"type": "object", "additionalProperties": NUMBER},
+            },
+        },
         "clients": {"type": "array", "items": _CLIENT},
         "blockers": {"type": "array", "items": _BLOCKER},
         "possible": {"type": "boolean"},
