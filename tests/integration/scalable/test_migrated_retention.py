@@ -43,8 +43,13 @@ def clock() -> MovedClock:
 
 @pytest.fixture
 async def node(tmp_path: Path, clock: MovedClock) -> AsyncIterator[Node]:
-    quiet = {"sweep_seconds": 3_600.0, "idle_seconds": 86_400.0, "auto_scale_enabled": False}
-    scalable = replace(ScalableTopicSettings(), retention_minutes=RETENTION_MINUTES, **quiet)  # type: ignore[arg-type]
+    scalable = replace(
+        ScalableTopicSettings(),
+        retention_minutes=RETENTION_MINUTES,
+        sweep_seconds=3_600.0,
+        idle_seconds=86_400.0,
+        auto_scale_enabled=False,
+    )
     async with Node(plain_settings(tmp_path, scalable_topics=scalable), clock) as made:
         yield made
 
