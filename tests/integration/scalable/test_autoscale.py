@@ -283,6 +283,26 @@ async def test_busy_topic_that_is_not_scaled_costs_one_read_of_its_policy(tmp_pa
         assert await scaled.reported() == set()
 
 
+async def test_look_at_many_segments_of_a_topic_reads_its_record_once(tmp_path: Path) -> None:
+    many = name("many")
+    async with scaled_node(tmp_path) as scaled:
+        service, read = service_of(scaled.node), list[TopicName]()
+        ring_hash = service.policies.ring_hash
+
+        async def counted(topic: TopicName) -> RingHash | None:
+            read.append(topic)
+            return await ring_hash(topic)
+
+        service.policies.ring_hash = counted  # type: ignore[method-assign]  # counts the reads of the reporter
+        await admin_of(scaled.node).create(str(many), 24, {})
+
+        async def are_reported() -> bool:
+            return len([key async for key, _ in service.records._store.scan(segment_loads_key(many))]) == 24
+
+        await eventually(are_reported)
+        assert 1 <= read.count(many) < 12
+
+
 async def test_deleted_topic_leaves_no_load_reports(tmp_path: Path) -> None:
     async with scaled_node(tmp_path, segments=2, **QUICK) as scaled:
 

@@ -79,6 +79,7 @@ class LoadReporter:
         self._active = topics.activity.view()
         self._meters: dict[OwnedSegment, LoadMeter] = {}
         self._known: dict[TopicName, tuple[AutoScalePolicy | None, float]] = {}  # with the time until which it counts
+        self._hashes: dict[TopicName, RingHash | None] = {}  # read in this look: a topic may have a thousand segments
         self._clean_at = 0.0
         self._again: dict[OwnedSegment, int] = {}  # whose policy could not be read, and the time of the look before
         self._looked_ms = clock.now_ms()
@@ -96,6 +97,7 @@ class LoadReporter:
     async def look(self) -> None:
         """One look at all segments that may have something to report."""
         budget = YieldBudget(self._clock)
+        self._hashes.clear()
         since_ms, self._looked_ms = self._looked_ms, self._clock.now_ms()
         found = {one: since_ms for topic in self._active.take() if (one := segment_of(topic)) is not None}
         found |= self._again
@@ -156,7 +158,7 @@ class LoadReporter:
             return
         if segment.key_sampler is None and (described := segment.topic.name.segment) is not None:
             try:
-                ring_hash = await self._policies.ring_hash(segment.topic.name.scalable)
+                ring_hash = await self._ring_hash(segment.topic.name.scalable)
             except Error as error:
                 log.debug(
                     "keys of a segment not sampled, retrying",
@@ -168,6 +170,11 @@ class LoadReporter:
                 segment.key_sampler = KeySampler(hash_range, ring_hash, shows_keys=self._rules.shows_keys)
         if segment.key_sampler is not None and score > 0:
             segment.key_sampler.look(by_bytes=ratios.index(score) in BYTE_RATES)
+
+    async def _ring_hash(self, topic: TopicName) -> RingHash | None:
+        if topic not in self._hashes:
+            self._hashes[topic] = await self._policies.ring_hash(topic)
+        return self._hashes[topic]
 
     async def _policy_of(self, topic: TopicName) -> AutoScalePolicy | None:
         """Read every `POLICY_SECONDS` at most, also for topics that are not scaled automatically."""
