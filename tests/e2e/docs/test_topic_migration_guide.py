@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pulsar
@@ -49,19 +49,6 @@ def same(line: str) -> str:
     return line.rstrip()
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as running:
-        yield running
-
-
-@pytest.fixture
-def stock(broker: Broker) -> Iterator[pulsar.Client]:
-    client = new_client(broker.service_url)
-    yield client
-    client.close()
-
-
 def run(broker: Broker, command: str) -> list[str]:
     program, *arguments = shlex.split(command)
     assert program == "anabranch"
@@ -76,7 +63,12 @@ def run(broker: Broker, command: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_operator_can_follow_the_page(broker: Broker, stock: pulsar.Client) -> None:
+def test_operator_can_follow_the_page() -> None:
+    with Broker() as broker, closing(new_client(broker.service_url)) as stock:
+        follow(broker, stock)
+
+
+def follow(broker: Broker, stock: pulsar.Client) -> None:
     run(broker, f"anabranch admin topics create-partitioned-topic orders -p {PARTITIONS}")
     audit = stock.subscribe("orders", "audit", consumer_name="c-7")
     work = stock.subscribe("orders", "work", consumer_type=pulsar.ConsumerType.Shared)
