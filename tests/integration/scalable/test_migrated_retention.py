@@ -10,7 +10,7 @@ import pytest
 
 import anabranch
 from anabranch import Client
-from anabranch.broker.admin.messages import MessageBrowser
+from anabranch.broker.admin.views.messages import MessageBrowser
 from anabranch.broker.errors import TopicMigrated
 from anabranch.broker.segment.owned_segment import segment_of
 from anabranch.broker.topic.topic import Topic
