@@ -39,7 +39,8 @@ def obtain(name: str, build: Path, program: str) -> Path:
         cache.run(["javac", "-cp", f"{libraries}/*", "-d", into, source], within_s=110)
         (into / "classpath").write_text(f"{into.parent / libraries.name}/*")
 
-    return cache.once(f"{name}-driver", source, compile_program, within_s=120)
+    # Compiled anew for other jars, because `classpath` names them.
+    return cache.once(f"{libraries.name}-driver", source, compile_program, within_s=120)
 
 
 class Jvm:
