@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from anabranch.broker.catalog.catalog import Catalog
-from anabranch.broker.catalog.topic_lists import TopicLists
+from anabranch.broker.catalog.namespace_lists import NamespaceLists
 from anabranch.broker.peers import BrokerPeers
 from anabranch.broker.placement import Address, EverythingHere, Placement
 from anabranch.broker.schemas.registry import SchemaRegistry
@@ -56,7 +56,8 @@ class Services:
     peers: BrokerPeers | None = None  # None: single broker
     segments: ClusterSegmentHost | None = None  # None: no scalable topics
     scalable: ScalableTopics | None = None  # None: no scalable topics
-    topic_lists: TopicLists | None = None  # None: clients cannot watch topic lists
+    topic_lists: NamespaceLists | None = None  # None: clients cannot watch topic lists
+    scalable_lists: NamespaceLists | None = None  # None: no scalable topics
 
     @property
     def settings(self) -> BrokerSettings:

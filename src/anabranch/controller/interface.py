@@ -268,6 +268,12 @@ class ScalableTopics(Protocol):
     async def names(self, namespace: str, filters: Mapping[str, str]) -> list[str]:
         """On any broker: the topics that have all these properties."""
 
+    async def properties_in(self, namespace: str) -> Mapping[str, Mapping[str, str]]:
+        """On any broker: the scalable topics of a namespace with their properties. Raises StoreUnavailable."""
+
+    async def properties_of(self, topic: TopicName) -> Mapping[str, str] | None:
+        """On any broker; None if there is no such topic. Raises StoreUnavailable."""
+
     async def split(
         self,
         topic: TopicName,

@@ -292,6 +292,13 @@ class ScalableTopicService:
         found = await self.records.all_of(namespace)
         return [str(topic) for topic, record in found.items() if filters.items() <= record.properties.items()]
 
+    async def properties_in(self, namespace: str) -> Mapping[str, Mapping[str, str]]:
+        return {str(topic): record.properties for topic, record in (await self.records.all_of(namespace)).items()}
+
+    async def properties_of(self, topic: TopicName) -> Mapping[str, str] | None:
+        found = await self.records.find(topic)
+        return None if found is None else found.properties
+
     async def split(
         self,
         topic: TopicName,

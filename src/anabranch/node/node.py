@@ -20,7 +20,6 @@ from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.admin.views.machines import Machine
 from anabranch.broker.catalog.policies import Retention
-from anabranch.broker.catalog.topic_lists import TopicLists
 from anabranch.broker.catalog.topic_policies import Defaults
 from anabranch.broker.placement import EverythingHere, Placement
 from anabranch.broker.schemas.registry import SchemaRegistry
@@ -47,6 +46,7 @@ from anabranch.node.wiring.scalable_topics import step_of
 from anabranch.node.wiring.security import make_guard, make_isolation, make_relay, make_tls
 from anabranch.node.wiring.segments import SegmentWiring
 from anabranch.node.wiring.stores import Stores, open_stores, within_storage_limits
+from anabranch.node.wiring.topic_lists import open_topic_lists
 from anabranch.rest.access import AccessFilter
 from anabranch.rest.routes.table import make_router
 from anabranch.rest.server import HttpServer, InternalHandler
@@ -155,7 +155,7 @@ class Node:
             admin.peer_calls.add(segments)
         controllers = self._controllers(stores.metadata, scalable_admin, placement, segments, record_cache)
         self._controllers_here = controllers
-        topic_lists = await stack.enter_async_context(TopicLists(stores.metadata, stores.catalog, clock))
+        topic_lists, scalable_lists = await open_topic_lists(stores, controllers, clock, stack)
         self._services = Services(
             clock=clock,
             catalog=stores.catalog,
@@ -169,6 +169,7 @@ class Node:
             segments=segments,
             scalable=controllers,
             topic_lists=topic_lists,
+            scalable_lists=scalable_lists,
         )
 
         if joining is not None:

@@ -8,6 +8,7 @@
 | `replies` | frames that a broker sends: one function per command |
 | `scalable` | frames of scalable topics: layouts, registrations, assignments |
 | `segments` | frames and values of segment owners, for Anabranch clients |
+| `topics_hash` | digest of the names of topics |
 | `server_errors` | maps `Error.code` to the numbers of the wire |
 | `entry` | content of an entry: checksum, metadata, batch |
 | `managed_clients` | the mark of clients that follow a migrated topic |

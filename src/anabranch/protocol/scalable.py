@@ -1,4 +1,5 @@
-"""Frames of scalable topics that a broker sends: layouts (71), answers to consumers (74), assignments (75).
+"""Frames of scalable topics that a broker sends: layouts (71), answers to consumers (74), assignments (75), topics
+of namespaces (77).
 
 Anabranch fields are written only for peers that announced `extensions`; without them the frames are Pulsar 5.0.0-M1's.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from anabranch.model.entry_buckets import EntryBuckets
 from anabranch.model.layout import Layout
@@ -247,3 +248,20 @@ def session_over(consumer_id: int, code: ServerError, text: str) -> bytes:
     )
     kind = BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE
     return frame(BaseCommand(type=kind, scalable_topic_assignment_update=body))
+
+
+def topics_snapshot(watch_id: int, topics: Iterable[str]) -> bytes:
+    return _topics_update(watch_id, snapshot=pb.ScalableTopicsSnapshot(topics=topics))
+
+
+def topics_diff(watch_id: int, added: Iterable[str], removed: Iterable[str]) -> bytes:
+    return _topics_update(watch_id, diff=pb.ScalableTopicsDiff(added=added, removed=removed))
+
+
+def topics_watch_failed(watch_id: int, code: ServerError, text: str) -> bytes:
+    return _topics_update(watch_id, error=code, message=text)
+
+
+def _topics_update(watch_id: int, **event: Any) -> bytes:
+    body = pb.CommandWatchScalableTopicsUpdate(watch_id=watch_id, **event)
+    return frame(BaseCommand(type=BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE, watch_scalable_topics_update=body))

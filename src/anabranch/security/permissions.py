@@ -64,6 +64,8 @@ COMMAND_NEEDS: dict[int, Need | Covered] = {
         (BaseCommand.GET_TOPICS_OF_NAMESPACE, NAMESPACE_LIST),
         (BaseCommand.WATCH_TOPIC_LIST, NAMESPACE_LIST),
         (BaseCommand.WATCH_TOPIC_LIST_CLOSE, Covered(NAMESPACE_LIST)),
+        (BaseCommand.WATCH_SCALABLE_TOPICS, NAMESPACE_LIST),
+        (BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE, Covered(NAMESPACE_LIST)),
         (BaseCommand.GET_SCHEMA, TOPIC_LOOKUP),
         (BaseCommand.TOPIC_EXTENT, TOPIC_LOOKUP),
         (BaseCommand.GET_OR_CREATE_SCHEMA, TOPIC_PRODUCE),

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.catalog.topic_lists_state import topics_hash
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.server_errors import ServerError
+from anabranch.protocol.topics_hash import topics_hash
 from tests.integration.broker.test_schemas import connected
 from tests.integration.broker.test_security_complete import guarded, hello, status
 from tests.support.in_memory.credentials import token_of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.catalog.topic_lists_state import topics_hash
 from anabranch.broker.publish.producer import Window
 from anabranch.broker.services import NameGenerator
 from anabranch.broker.stats.topic_stats import merged
@@ -14,6 +13,7 @@ from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import add_broker_metadata, build_batch, build_entry, seal_entry
 from anabranch.protocol.keyhash import key_shared_slot
+from anabranch.protocol.topics_hash import topics_hash
 from anabranch.storage.interface import Payload
 from anabranch.storage.topic.topic_log import StoredEntry
 

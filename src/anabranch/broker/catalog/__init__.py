@@ -14,7 +14,9 @@ It must not know connections or loaded topics.
 | `policy_fields` | the policies as data: path, verb, stored key, parser |
 | `topic_policies` | the policies of single topics as data: path, key, default, level, where enforced |
 | `topic_policy_records` | stored policies of single topics, merged over their namespace's |
-| `topic_lists` | topics of watched namespaces that match patterns, as they come and go |
+| `namespace_lists` | topics of watched namespaces, as they come and go |
+| `topic_lists` | which of them are persistent topics |
+| `scalable_lists` | which of them are scalable topics, and their properties |
 | `topic_lists_state` | names, digests and differences of topic lists |
 | `bundles` | hash ranges of a namespace |
 """

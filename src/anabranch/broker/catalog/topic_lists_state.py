@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import crc32c
-
 from anabranch.model.names import TopicName
+from anabranch.protocol.topics_hash import topics_hash
 
 SYSTEM_TOPICS = frozenset(
     (
@@ -44,12 +43,6 @@ class TopicList:
 
     def deleted_since(self, earlier: TopicList) -> list[str]:
         return sorted(earlier.names - self.names)
-
-
-def topics_hash(names: Iterable[str]) -> str:
-    """The digest that clients compare: CRC32C of the sorted, comma-joined names, as little-endian hex."""
-    ordered = sorted(names, key=lambda name: name.encode("utf-16-be"))
-    return int(crc32c.crc32c(",".join(ordered).encode())).to_bytes(4, "little").hex()
 
 
 def is_system_topic(topic: TopicName) -> bool:

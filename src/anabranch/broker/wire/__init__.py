@@ -14,6 +14,7 @@ dispatch entries.
 | `schema_commands` | GET_SCHEMA, GET_OR_CREATE_SCHEMA |
 | `scalable_subscription_commands` | seek and unsubscribe of scalable topics |
 | `scalable_topic_commands` | layout sessions and consumers of scalable topics |
+| `scalable_list_commands` | WATCH_SCALABLE_TOPICS, WATCH_SCALABLE_TOPICS_CLOSE |
 | `topic_list_commands` | WATCH_TOPIC_LIST, WATCH_TOPIC_LIST_CLOSE |
 | `topic_extent_commands` | TOPIC_EXTENT: stored range and sizes of a topic |
 """

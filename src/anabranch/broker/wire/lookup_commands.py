@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.catalog.topic_lists_state import is_system_topic, topics_hash
+from anabranch.broker.catalog.topic_lists_state import is_system_topic
 from anabranch.broker.errors import TopicMigrated, TopicMigrating, migrated_to
 from anabranch.broker.peers import call_others
 from anabranch.broker.placement import ServedElsewhere
@@ -16,6 +16,7 @@ from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.frames import Frame
 from anabranch.protocol.server_errors import server_error
+from anabranch.protocol.topics_hash import topics_hash
 from anabranch.security.authorization import Resource
 
 TRANSACTION_COORDINATORS = TopicName.parse("persistent://pulsar/system/transaction_coordinator_assign")

@@ -10,6 +10,7 @@ from anabranch.broker.wire.connection import Connection
 from anabranch.broker.wire.consumer_commands import ConsumerCommands
 from anabranch.broker.wire.lookup_commands import LookupCommands
 from anabranch.broker.wire.producer_commands import ProducerCommands
+from anabranch.broker.wire.scalable_list_commands import ScalableListCommands
 from anabranch.broker.wire.scalable_subscription_commands import ScalableSubscriptionCommands
 from anabranch.broker.wire.scalable_topic_commands import ScalableCommands
 from anabranch.broker.wire.schema_commands import SchemaCommands
@@ -68,6 +69,7 @@ class BrokerServer:
             ScalableSubscriptionCommands(connection, services),
             ExtentCommands(connection, services),
             TopicListCommands(connection, services),
+            ScalableListCommands(connection, services),
         )
         error = self._too_many(host_of(stream.peer))
         if error is not None:

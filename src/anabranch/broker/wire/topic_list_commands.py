@@ -10,15 +10,17 @@ update that has to wait for room on the socket is computed from the newest list.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from anabranch.broker.catalog.topic_lists import TopicListWatch
+from anabranch.broker.catalog.namespace_lists import NamespaceLists, Selector, TopicListWatch
 from anabranch.broker.catalog.topic_lists_state import TopicList, parts_of
 from anabranch.broker.errors import TooManyRequests
 from anabranch.broker.services import Services
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import parse_namespace
+from anabranch.model.topic_pattern import TopicPattern
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.frames import Frame
@@ -30,15 +32,19 @@ UPDATE_BYTES_MAX = 1024 * 1024
 """Names in one WATCH_TOPIC_UPDATE; more are sent in several."""
 
 
-class TopicListSession:
-    """One watch; implements `topic_lists.TopicListListener`."""
+SendUpdate = Callable[[list[str], list[str], str], None]
+"""Called with added names, deleted names and the digest of the whole list."""
 
-    def __init__(self, connection: Connection, watcher_id: int, namespace: str) -> None:
+
+class TopicListSession:
+    """One watch; implements `namespace_lists.TopicListListener`."""
+
+    def __init__(self, connection: Connection, namespace: str, update: SendUpdate) -> None:
         self.namespace = namespace
         self.watch: TopicListWatch | None = None
         self.is_allowed = False
         self.is_over = False
-        self._connection, self._id = connection, watcher_id
+        self._connection, self._update = connection, update
         self._sent: TopicList | None = None  # None until SUCCESS
 
     def opened(self, sent: TopicList) -> None:
@@ -64,9 +70,6 @@ class TopicListSession:
             if added:
                 self._update(added, [], found.digest)
 
-    def _update(self, added: list[str], deleted: list[str], digest: str) -> None:
-        self._connection.send(replies.topic_list_update(self._id, added, deleted, topics_hash=digest))
-
     def close(self) -> None:
         self.is_over = True
         watch, self.watch = self.watch, None  # it refers to this session
@@ -74,11 +77,76 @@ class TopicListSession:
             watch.close()
 
 
+class TopicListSessions:
+    """The watches of one connection, opened with one kind of command."""
+
+    def __init__(self, connection: Connection, command: int) -> None:
+        self._connection, self._command = connection, command
+        self._sessions: dict[int, TopicListSession] = {}
+
+    def begin(self, watch_id: int, namespace: str, update: SendUpdate) -> TopicListSession:
+        """Ends an earlier one with the same id. Raises BadName, TooManyRequests."""
+        parse_namespace(namespace)
+        self.end(watch_id)
+        if len(self._sessions) >= WATCHERS_MAX:
+            raise TooManyRequests(f"{WATCHERS_MAX} topic lists are watched on this connection already")
+        session = self._sessions[watch_id] = TopicListSession(self._connection, namespace, update)
+        return session
+
+    async def watch(
+        self, session: TopicListSession, lists: NamespaceLists, selector: Callable[[], Selector]
+    ) -> TopicList:
+        """The first list. Raises NotAllowed, LimitExceeded, StoreUnavailable."""
+        changes = self._connection.access_changes
+        await self._authorize(session)
+        session.is_allowed = True
+        session.watch = await lists.watch(session.namespace, selector(), session)
+        if changes != self._connection.access_changes:  # perhaps revoked while the topics were read
+            await self._authorize(session)
+        if session.is_over:
+            session.close()
+            raise NotAllowed("the watch was closed while it was opened")
+        return session.watch.found
+
+    async def _authorize(self, session: TopicListSession) -> None:
+        await self._connection.authorize(self._command, Resource.of_namespace(session.namespace))
+
+    def drop(self, watch_id: int, session: TopicListSession) -> None:
+        if self._sessions.get(watch_id) is session:
+            del self._sessions[watch_id]
+        session.close()
+
+    def end(self, watch_id: int) -> None:
+        session = self._sessions.pop(watch_id, None)
+        if session is not None:
+            session.close()
+
+    def end_all(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+    def writable(self) -> None:
+        for session in tuple(self._sessions.values()):
+            session.writable()
+
+    async def permissions_changed(self, tenant: str | None, namespace: str | None) -> None:
+        for session in tuple(self._sessions.values()):
+            if tenant in (None, session.namespace.partition("/")[0]) and namespace in (None, session.namespace):
+                try:
+                    await self._authorize(session)
+                except Error:
+                    session.is_allowed = False
+                else:
+                    session.is_allowed = True
+                    session.writable()
+
+
 class TopicListCommands(CommandSet):
     def __init__(self, connection: Connection, services: Services) -> None:
         self._connection = connection
         self._services = services
-        self._sessions: dict[int, TopicListSession] = {}
+        self._sessions = TopicListSessions(connection, int(BaseCommand.WATCH_TOPIC_LIST))
 
     def handlers(self) -> dict[BaseType, Handler]:
         return {
@@ -87,60 +155,32 @@ class TopicListCommands(CommandSet):
         }
 
     def writable(self) -> None:
-        for session in tuple(self._sessions.values()):
-            session.writable()
+        self._sessions.writable()
 
     def closed(self) -> None:
-        for session in self._sessions.values():
-            session.close()
-        self._sessions.clear()
+        self._sessions.end_all()
 
     async def permissions_changed(self, tenant: str | None, namespace: str | None) -> None:
-        for session in tuple(self._sessions.values()):
-            if tenant in (None, session.namespace.partition("/")[0]) and namespace in (None, session.namespace):
-                try:
-                    await self._authorize(session.namespace)
-                except Error:
-                    session.is_allowed = False
-                else:
-                    session.is_allowed = True
-                    session.writable()
-
-    async def _authorize(self, namespace: str) -> None:
-        await self._connection.authorize(BaseCommand.WATCH_TOPIC_LIST, Resource.of_namespace(namespace))
+        await self._sessions.permissions_changed(tenant, namespace)
 
     def _watch(self, body: Any, frame: Frame) -> None:
         self._connection.start_request(body.request_id, self._answer_watch(body), "watch topics")
 
     async def _answer_watch(self, body: Any) -> None:
-        if self._services.topic_lists is None:
+        lists, watcher_id = self._services.topic_lists, body.watcher_id
+        if lists is None:
             raise NotAllowed("topic lists cannot be watched at this broker")
-        parse_namespace(body.namespace)
-        if (earlier := self._sessions.pop(body.watcher_id, None)) is not None:
-            earlier.close()
-        if len(self._sessions) >= WATCHERS_MAX:
-            raise TooManyRequests(f"{WATCHERS_MAX} topic lists are watched on this connection already")
-        session = self._sessions[body.watcher_id] = TopicListSession(self._connection, body.watcher_id, body.namespace)
-        try:
-            watch = await self._open(session, body.topics_pattern)
-            self._send_list(body, session, watch.found)
-        except BaseException:
-            if self._sessions.get(body.watcher_id) is session:
-                del self._sessions[body.watcher_id]
-            session.close()
-            raise
 
-    async def _open(self, session: TopicListSession, pattern: str) -> TopicListWatch:
-        assert self._services.topic_lists is not None
-        changes = self._connection.access_changes
-        await self._authorize(session.namespace)
-        session.is_allowed = True
-        watch = session.watch = await self._services.topic_lists.watch(session.namespace, pattern, session)
-        if changes != self._connection.access_changes:  # perhaps revoked while the topics were read
-            await self._authorize(session.namespace)
-        if session.is_over:
-            raise NotAllowed("the watch was closed while it was opened")
-        return watch
+        def update(added: list[str], deleted: list[str], digest: str) -> None:
+            self._connection.send(replies.topic_list_update(watcher_id, added, deleted, topics_hash=digest))
+
+        session = self._sessions.begin(watcher_id, body.namespace, update)
+        try:
+            found = await self._sessions.watch(session, lists, lambda: TopicPattern(body.topics_pattern))
+            self._send_list(body, session, found)
+        except BaseException:
+            self._sessions.drop(watcher_id, session)
+            raise
 
     def _send_list(self, body: Any, session: TopicListSession, found: TopicList) -> None:
         is_known = body.HasField("topics_hash") and body.topics_hash == found.digest
@@ -153,7 +193,5 @@ class TopicListCommands(CommandSet):
         )
 
     def _close(self, body: Any, frame: Frame) -> None:
-        session = self._sessions.pop(body.watcher_id, None)
-        if session is not None:
-            session.close()
+        self._sessions.end(body.watcher_id)
         self._connection.send(replies.success(body.request_id))

@@ -8,4 +8,5 @@
 | `security` | access control and TLS from settings |
 | `segments` | owner side of scalable topics |
 | `stores` | metadata store, ledgers and catalog |
+| `topic_lists` | topics of namespaces that clients watch |
 """
