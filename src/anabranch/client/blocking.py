@@ -218,8 +218,10 @@ class BlockingClient(Blocking):
 
     def queue_consumer(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | None = None,
         *,
+        namespace: str | None = None,
+        topic_properties: Mapping[str, str] | None = None,
         subscription: str,
         start: Start = "latest",
         name: str | None = None,
@@ -238,6 +240,8 @@ class BlockingClient(Blocking):
     ) -> BlockingQueueConsumer:
         opening = self._inner.queue_consumer(
             topic,
+            namespace=namespace,
+            topic_properties=topic_properties,
             subscription=subscription,
             start=start,
             name=name,
@@ -258,8 +262,10 @@ class BlockingClient(Blocking):
 
     def stream_consumer(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | None = None,
         *,
+        namespace: str | None = None,
+        topic_properties: Mapping[str, str] | None = None,
         subscription: str,
         start: Start = "latest",
         name: str | None = None,
@@ -275,6 +281,8 @@ class BlockingClient(Blocking):
     ) -> BlockingStreamConsumer:
         opening = self._inner.stream_consumer(
             topic,
+            namespace=namespace,
+            topic_properties=topic_properties,
             subscription=subscription,
             start=start,
             name=name,
@@ -292,8 +300,10 @@ class BlockingClient(Blocking):
 
     def checkpoint_consumer(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | None = None,
         *,
+        namespace: str | None = None,
+        topic_properties: Mapping[str, str] | None = None,
         start: Checkpoint = Checkpoint.latest(),  # noqa: B008  frozen
         group: str | None = None,
         restore: Restore | None = None,
@@ -308,6 +318,8 @@ class BlockingClient(Blocking):
     ) -> BlockingCheckpointConsumer:
         opening = self._inner.checkpoint_consumer(
             topic,
+            namespace=namespace,
+            topic_properties=topic_properties,
             start=start,
             group=group,
             restore=restore,

@@ -44,9 +44,9 @@ from anabranch.client.opening import (
     check_dead_letter,
     checked_hash,
     checked_topic,
-    checked_topics,
     consumer_options,
     new_name,
+    topics_or_namespace,
     usable_tls,
 )
 from anabranch.client.producer.options import ProducerOptions
@@ -221,8 +221,10 @@ class Client:
 
     def queue_consumer(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | None = None,
         *,
+        namespace: str | None = None,
+        topic_properties: Mapping[str, str] | None = None,
         subscription: str,
         start: Start = "latest",
         name: str | None = None,
@@ -241,13 +243,16 @@ class Client:
     ) -> AsyncResource[QueueConsumer]:
         """Open a consumer that shares messages with the other consumers of the subscription.
 
+        With `namespace` ("tenant/namespace") instead of topics it reads all scalable topics there, or those with all
+        `topic_properties`. Topics that are created or deleted are followed.
+
         `start` is the position of a subscription that does not exist yet. `decryption` has the private keys of
         encrypted messages. A nacked message is redelivered after `nack_delay`, or after a delay of `nack_backoff` by
         its redelivery count; a message without ack or nack after `processing_timeout`. With `dead_letter`, messages
         that were redelivered too often go to another topic. Consumers with the lowest `priority` value are served
         first, as long as they have permits.
         """
-        topics = checked_topics(topic)
+        topics, place = topics_or_namespace(topic, namespace, topic_properties)
         shared = consumer_options(
             subscription,
             start,
@@ -268,6 +273,7 @@ class Client:
         shared |= {"priority": priority, "subscription_properties": subscription_properties or {}}
         options = QueueOptions(
             **shared,
+            **place,
             nack_delay_s=seconds(nack_delay, "nack_delay"),
             nack_backoff=nack_backoff,
             processing_timeout=processing_timeout,
@@ -283,8 +289,10 @@ class Client:
 
     def stream_consumer(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | None = None,
         *,
+        namespace: str | None = None,
+        topic_properties: Mapping[str, str] | None = None,
         subscription: str,
         start: Start = "latest",
         name: str | None = None,
@@ -298,7 +306,8 @@ class Client:
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncResource[StreamConsumer]:
-        """Open a consumer that receives every key in order, with cumulative acks.
+        """Open a consumer that receives every key in order, with cumulative acks. `namespace` and `topic_properties`
+        are those of `queue_consumer`.
 
         `start` is the position of a subscription that does not exist yet. `release_timeout` is the time to acknowledge
         messages of a segment that moves to another consumer. With `fan_out="auto"` it may share a segment with others.
@@ -307,7 +316,7 @@ class Client:
         or both (`AckEvery`): everything that it handed out before the last call of a receive method. What that call
         returned is not acknowledged, also not by `close`. Only one task may receive then.
         """
-        topics = checked_topics(topic)
+        topics, place = topics_or_namespace(topic, namespace, topic_properties)
         options = StreamOptions(
             **consumer_options(
                 subscription,
@@ -320,6 +329,7 @@ class Client:
                 schema,
                 decryption,
             ),
+            **place,
             release_timeout_s=seconds(release_timeout, "release_timeout"),
             ack_every=None if ack_every is None else AckEvery.of(ack_every),
             fan_out=fan_out,
@@ -334,8 +344,10 @@ class Client:
 
     def checkpoint_consumer(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | None = None,
         *,
+        namespace: str | None = None,
+        topic_properties: Mapping[str, str] | None = None,
         start: Checkpoint = Checkpoint.latest(),  # noqa: B008  frozen
         group: str | None = None,
         restore: Restore | None = None,
@@ -348,13 +360,14 @@ class Client:
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncResource[CheckpointConsumer]:
-        """Open a consumer that reads from `start`, without a subscription on the broker.
+        """Open a consumer that reads from `start`, without a subscription on the broker. `namespace` and
+        `topic_properties` are those of `queue_consumer`.
 
         In a `group` the members share the segments; `restore` returns the checkpoint that the group has stored, and is
         called whenever this member is assigned more segments. `on_loss="fail"`: raise PositionGone if retention deleted
         a segment of the checkpoint before it was read.
         """
-        topics = checked_topics(topic)
+        topics, place = topics_or_namespace(topic, namespace, topic_properties)
         if on_loss not in ("skip", "fail"):
             raise BadOption(f"on_loss must be 'skip' or 'fail', not {on_loss!r}")
         check_has(restore, ("__call__",), "restore", "a function")
@@ -371,6 +384,7 @@ class Client:
                 schema,
                 decryption,
             ),
+            **place,
             start=check_start(start),
             group=group,
             restore=restore,

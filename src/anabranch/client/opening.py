@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from anabranch.client.arguments import check_optional, check_properties, check_type, check_whole
 from anabranch.client.config import DeadLetter, Seconds, seconds
+from anabranch.client.consumer.namespace_topics import NamespaceTopicsSpec
 from anabranch.client.encryption.options import CryptoFailure, Decryption, check_decryption, check_encryption
 from anabranch.client.errors import BadOption
 from anabranch.client.schema.schema import Schema, schema_of
-from anabranch.model.names import Domain, TopicName, check_subscription_name
+from anabranch.model.names import Domain, TopicName, check_subscription_name, parse_namespace
 from anabranch.model.partition_hash import PartitionHash
 from anabranch.runtime.chance import secret_bytes
 from anabranch.runtime.credentials import BadTlsFile, Tls, tls_context
@@ -73,6 +74,23 @@ def checked_topics(topic: str | Sequence[str]) -> tuple[TopicName, ...]:
     if not topics:
         raise BadOption("a consumer needs at least one topic")
     return topics
+
+
+def topics_or_namespace(
+    topic: str | Sequence[str] | None, namespace: str | None, topic_properties: Mapping[str, str] | None
+) -> tuple[tuple[TopicName, ...], dict[str, Any]]:
+    """The topics of a consumer, and the option that names a namespace instead."""
+    if (topic is None) == (namespace is None):
+        raise BadOption("a consumer needs either topics or namespace=")
+    if topic is not None:
+        if topic_properties is not None:
+            raise BadOption("topic_properties goes with namespace=")
+        return checked_topics(topic), {}
+    check_type(namespace, str, "namespace", "text like 'tenant/namespace'")
+    check_properties(topic_properties, "topic_properties")
+    assert namespace is not None
+    parse_namespace(namespace)
+    return (), {"namespace": NamespaceTopicsSpec(namespace, dict(topic_properties or {}))}
 
 
 def checked_topic(topic: str) -> TopicName:

@@ -29,7 +29,7 @@ PAIRS: list[tuple[type, type]] = [
 INSIDE = {  # for the client's own parts
     "open",
     *("on_messages", "drop_messages", "on_failed", "on_unreadable", "on_end_reached", "on_rewound", "on_moved"),
-    *("decryptor", "key_fetcher"),
+    *("decryptor", "key_fetcher", "open_part", "wait_attached", "close_part"),
     *("on_start_resolved", "on_refused", "apply_assignment", "stop_handlers", "counters"),
 }
 

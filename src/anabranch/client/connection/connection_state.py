@@ -276,6 +276,8 @@ class ConnectionState:
             events.append(ForConsumer(body.consumer_id, kind, body, b""))
         elif kind == BaseCommand.SCALABLE_TOPIC_UPDATE:
             events.append(ForSession(body.session_id, body))
+        elif kind == BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE:
+            events.append(ForSession(body.watch_id, body))
         elif kind == BaseCommand.PRODUCER_SUCCESS and not body.producer_ready:
             pass  # it waits for exclusive access; another PRODUCER_SUCCESS follows
         elif (request_id := getattr(body, "request_id", None)) is not None:

@@ -9,6 +9,7 @@ through a function that the client gives.
 | `subscription_calls` | seek and unsubscribe on scalable topics, through the controller |
 | `consumer_options` | options of every kind, and the spec of a segment's consumer |
 | `topic_part` | one topic of a consumer: its view and its segment consumers |
+| `namespace_topics` | topics of a namespace consumer: opened and closed as they come and go |
 | `queue_consumer` | shared subscription: individual acks, nacks, processing timeout, dead letters |
 | `stream_consumer` | ordered subscription: cumulative acks, segments assigned by the controller |
 | `stream_session` | session of a stream consumer with one topic's controller |

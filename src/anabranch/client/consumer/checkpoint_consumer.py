@@ -52,9 +52,13 @@ class CheckpointTopic:
 
     def __init__(self, consumer: CheckpointConsumer, part: TopicPart, options: CheckpointOptions) -> None:
         self.part = part
-        self.traversal = SegmentTraversal(str(part.view.topic), options.start, is_group=options.group is not None)
+        start = options.start
+        if part.is_new and start.kind is Kind.LATEST:  # all of it came after the consumer was opened
+            start = Checkpoint.earliest()
+        self.traversal = SegmentTraversal(str(part.view.topic), start, is_group=options.group is not None)
         self.reconciler = AssignmentReconciler()
         self.controller_session: ControllerSession | None = None
+        self.session_task: asyncio.Task[None] | None = None  # runs it
         self.reported_missing: frozenset[int] = frozenset()
         self.mine: set[int] = set()
         self.stored: dict[int, Mark] = {}  # marks of the assigned segments that the application has stored
@@ -82,7 +86,7 @@ class CheckpointTopic:
         self._consumer.apply_assignment(self, self.reconciler.registered(self.part.view.layout.segments))
 
     def on_refused(self, error: ClientError) -> None:
-        self._consumer.on_refused(error)
+        self._consumer.on_refused(error, self.part)
 
     def is_stored(self, segment_id: int) -> bool:
         """True if the application has stored everything that was handed out of this segment."""
@@ -168,7 +172,7 @@ class CheckpointConsumer(Consumer):
         try:
             self._perform(one, one.traversal.on_layout(view.layout, view.incarnation, is_another=is_another))
         except ClientError as error:
-            self.on_refused(error)
+            self.on_refused(error, part)
             return
         self._notice(one)
         for segment_id, segment_consumer in list(part.segment_consumers.items()):
@@ -210,13 +214,13 @@ class CheckpointConsumer(Consumer):
                     else:
                         self._closed(one, segment_id)
 
-    async def _wait_attached(self, part: TopicPart, timeout_s: float) -> None:
+    async def wait_attached(self, part: TopicPart, timeout_s: float) -> None:
         one = self._checkpoint_topics[part]
         if one.controller_session is not None:
             await one.controller_session.wait_first(timeout_s)
         if self._failure is not None:
             raise self._failure
-        await super()._wait_attached(part, timeout_s)
+        await super().wait_attached(part, timeout_s)
 
     def _of(self, segment_consumer: SegmentConsumer) -> CheckpointTopic | None:
         for part, one in self._checkpoint_topics.items():
@@ -244,13 +248,21 @@ class CheckpointConsumer(Consumer):
             )
             self._perform(one, one.traversal.ended(segment_consumer.spec.segment_id))
         else:
-            self.on_refused(error)
+            self.on_refused(error, one.part)
 
     # -- groups
 
-    def on_refused(self, error: ClientError) -> None:
-        self._failure = self._failure or error
-        self._queue.fail(error)
+    def on_refused(self, error: ClientError, part: TopicPart | None = None) -> None:
+        if self._namespace is None or part is None:
+            self._failure = self._failure or error
+            self._queue.fail(error)
+        else:
+            super().on_refused(error, part)
+
+    def _end_part(self, part: TopicPart) -> None:
+        one = self._checkpoint_topics.pop(part, None)
+        if one is not None and one.session_task is not None:
+            one.session_task.cancel()
 
     def _open_session(self, one: CheckpointTopic) -> None:
         group = self._reader.group
@@ -260,7 +272,7 @@ class CheckpointConsumer(Consumer):
             return
         spec = SessionSpec(subscription=group, consumer_name=self.name, kind=pb.CHECKPOINT, from_earliest=True)
         one.controller_session = ControllerSession(one.part.watch, spec, one, self._context)
-        self._tasks.spawn(one.controller_session.run(), "controller")
+        one.session_task = self._tasks.spawn(one.controller_session.run(), "controller")
 
     def _refuse_group(self) -> None:
         self.on_refused(

@@ -6,18 +6,24 @@ The kinds (`queue_consumer`, `stream_consumer`, `checkpoint_consumer`) decide wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
 from anabranch.client.arguments import check_type, check_whole
-from anabranch.client.config import Backoff, Seconds, seconds
+from anabranch.client.config import Seconds, seconds
 from anabranch.client.connection.reconnect import ReconnectLoop
 from anabranch.client.consumer.consumer_options import ConsumerOptions
+from anabranch.client.consumer.namespace_topics import NamespaceTopics
 from anabranch.client.consumer.receive_queue import ReceiveQueue
 from anabranch.client.consumer.segment.segment_consumer import CLOSE_TIMEOUT_SECONDS, SegmentConsumer
-from anabranch.client.consumer.subscription_calls import SubscriptionCalls, Target, publish_time, seek_fields
+from anabranch.client.consumer.subscription_calls import (
+    SubscriptionCalls,
+    Target,
+    check_known,
+    publish_time,
+    seek_fields,
+)
 from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.context import ClientContext
 from anabranch.client.encryption.key_fetcher import decryption_of
@@ -26,19 +32,15 @@ from anabranch.client.errors import (
     ClientError,
     Closed,
     ConsumerBusy,
-    NotSupported,
     TopicNotFound,
-    Unfinished,
 )
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
 from anabranch.client.metrics.counters import ConsumerCounters
 from anabranch.client.metrics.metrics import ConsumerMetrics
 from anabranch.client.metrics.window import Sample, Window
-from anabranch.client.processing.handler_runner import Handler, HandlerRunner, RunnerPorts
-from anabranch.client.processing.handler_state import HandlerState
+from anabranch.client.processing.handler_runs import HandlerRuns
 from anabranch.client.schema.schema_resolver import SchemaResolver
-from anabranch.client.topic.layout_watch import LayoutWatch
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
@@ -62,8 +64,12 @@ class Consumer:
         timeout_s = options.operation_timeout_s
         self.decryptor, self.key_fetcher = decryption_of(options.decryption, context, self._tasks, timeout_s)
         self._queue: ReceiveQueue[SegmentConsumer] = ReceiveQueue()
-        self._watches: list[LayoutWatch] = []
         self._parts: list[TopicPart] = []
+        self._namespace: NamespaceTopics | None = None
+        if options.namespace is not None:
+            self._namespace = NamespaceTopics(options.namespace, self, context, self._tasks, timeout_s)
+        self._ended: set[SegmentConsumer] = set()  # those at the end of their segments
+        self._share = options.prefetch  # of the prefetch, for each of the others
         # By topic and lane, as message ids have them.
         self._segment_consumers: dict[tuple[str, int], SegmentConsumer] = {}
         self._is_closed = False
@@ -72,7 +78,7 @@ class Consumer:
         self._schema_resolver = None if options.schema is None else SchemaResolver(options.schema, context, self._tasks)
         self._tracing = context.tracing
         self._sees_each_message = self._schema_resolver is not None or self._tracing is not None
-        self._runner: HandlerRunner | None = None
+        self._handler_runs = HandlerRuns(self.receive, self._queue.fail, context, options.subscription)
         self._on_receive: Callable[[], None] | None = None  # called first by every receive, if the kind needs it
 
     async def open(self) -> Self:
@@ -82,18 +88,43 @@ class Consumer:
         try:
             if self.key_fetcher is not None:
                 await self.key_fetcher.check()
+            if self._namespace is not None:
+                await self._namespace.open()
             for topic in self._topics:
-                watch = self._context.watches.hold(topic, self)
-                self._watches.append(watch)
-                part = TopicPart(watch, await watch.wait_first(max(0.0, deadline - clock.monotonic())))
-                self._parts.append(part)
-                part.unfollow = watch.follow(partial(self._on_layout, part), partial(self._on_gone, part))
-            for part in self._parts:
-                await self._wait_attached(part, max(0.0, deadline - clock.monotonic()))
+                await self.open_part(topic, max(0.0, deadline - clock.monotonic()))
+            for part in () if self._namespace is not None else self._parts:
+                await self.wait_attached(part, max(0.0, deadline - clock.monotonic()))
         except BaseException:
             await self.close(timeout=0)
             raise
         return self
+
+    async def open_part(
+        self, topic: TopicName, timeout_s: float, *, creates: bool = True, is_new: bool = False
+    ) -> TopicPart:
+        watch = self._context.watches.hold(topic, self, creates=creates)
+        try:
+            part = TopicPart(watch, await watch.wait_first(timeout_s), is_new=is_new)
+        except BaseException:
+            await self._context.watches.release(watch, self)
+            raise
+        self._parts.append(part)
+        part.unfollow = watch.follow(partial(self._on_layout, part), partial(self._on_gone, part))
+        return part
+
+    async def close_part(self, part: TopicPart) -> None:
+        """Its messages that were not handed out are dropped, and later acks of others do nothing."""
+        if self._is_closed or part not in self._parts:
+            return  # `close` does it
+        self._parts.remove(part)
+        part.unfollow()
+        self._end_part(part)
+        leaving = [self._drop(part, one) for one in list(part.segment_consumers.values())]
+        await asyncio.gather(*(one for one in leaving if one is not None))
+        await self._context.watches.release(part.watch, self)
+
+    def _end_part(self, part: TopicPart) -> None:
+        """Hook: the topic is read no longer."""
 
     def __repr__(self) -> str:
         state = " closed" if self._is_closed else ""
@@ -107,7 +138,9 @@ class Consumer:
 
     @property
     def topic(self) -> str:
-        """The topic; several topics are separated by commas."""
+        """The topic; several topics are separated by commas. Of a namespace: `namespace://T/N`."""
+        if (one := self._options.namespace) is not None:
+            return f"namespace://{one.namespace}"
         return ",".join(map(str, self._topics))
 
     @property
@@ -127,26 +160,17 @@ class Consumer:
 
     def metrics(self) -> ConsumerMetrics:
         """Counters, rates and what is in memory; see `Client.metrics`."""
-        counted, clock = self.counters, self._context.clock
-        rates = self._window.rates(Sample(clock.monotonic(), counted.messages, counted.bytes))
+        clock, counted = self._context.clock, self.counters
         states = [segment_consumer.state for segment_consumer in self._segment_consumers.values()]
-        return ConsumerMetrics(
+        return counted.metrics(
             topic=self.topic,
             subscription=self.subscription,
             name=self.name,
-            messages=counted.messages,
-            bytes=counted.bytes,
-            batches=counted.batches,
-            redelivered=counted.redelivered,
-            rejected=counted.rejected,
-            nacks=counted.nacks,
-            dead_letters=counted.dead_letters,
+            rates=self._window.rates(Sample(clock.monotonic(), counted.messages, counted.bytes)),
+            age=counted.age_s(clock.now_ms(), clock.monotonic()),
             prefetched=sum(state.buffered for state in states),
             unacknowledged=sum(state.unacknowledged for state in states),
             segments=len(states),
-            message_rate=rates.messages,
-            byte_rate=rates.bytes,
-            age=counted.age_s(clock.now_ms(), clock.monotonic()),
             lag=self._lag,
         )
 
@@ -225,7 +249,7 @@ class Consumer:
         """
         deadline = self._check_movable(timeout)
         if isinstance(to, MessageId):
-            self._check_known(to)
+            check_known(to, [part.view for part in self._parts], self.topic)
         else:
             publish_time(to)  # raises before anything is moved
         for part in self._parts:
@@ -235,7 +259,7 @@ class Consumer:
             elif (generation := await self._subscription_calls.seek(part, to, deadline)) is not None:
                 await self._moved(part, generation, deadline)
         for part in self._parts:
-            await self._wait_attached(part, max(0.0, deadline - self._context.clock.monotonic()))
+            await self.wait_attached(part, max(0.0, deadline - self._context.clock.monotonic()))
 
     async def unsubscribe(self, timeout: Seconds | None = None) -> None:
         """Delete the subscription, then close this consumer. Raises Refused, and stays open, if other consumers are
@@ -263,14 +287,6 @@ class Consumer:
             raise Closed("the consumer is closed")
         timeout_s = self._options.operation_timeout_s if timeout is None else seconds(timeout, "timeout")
         return self._context.clock.monotonic() + timeout_s
-
-    def _check_known(self, to: MessageId) -> None:
-        """Raises before anything is moved."""
-        topics = {str(part.view.topic): part.view for part in self._parts}
-        if to.topic not in topics:
-            raise BadOption(f"{to} is not a message of {self.topic}")
-        if topics[to.topic].is_synthetic:
-            raise NotSupported(f"{to.topic} is a regular topic; seek it to 'earliest', 'latest' or a time")
 
     async def _move(self, part: TopicPart, kind: int, deadline: float, **fields: Any) -> None:
         """SEEK or UNSUBSCRIBE on a regular topic."""
@@ -320,44 +336,11 @@ class Consumer:
             try:
                 await self._tasks.close()
             finally:
-                await asyncio.gather(*(self._context.watches.release(watch, self) for watch in self._watches))
+                await asyncio.gather(*(self._context.watches.release(part.watch, self) for part in self._parts))
 
     async def stop_handlers(self, timeout_s: float | None = None) -> None:
         """For `close` and the blocking form: end `run` as a cancellation does, and wait for that."""
-        if self._runner is not None:
-            await self._runner.stop(timeout_s)
-
-    async def _run_handlers(
-        self,
-        handler: Handler,
-        state: HandlerState,
-        ack: Callable[[Message], Awaitable[None]],
-        nack: Callable[[Message, float | None], Awaitable[None]],
-        backoff: Backoff | None,
-        drain_timeout: Seconds,
-    ) -> None:
-        if self._runner is not None:
-            raise BadOption("the consumer runs a handler already")
-        ports = RunnerPorts(
-            receive=self.receive,
-            ack=ack,
-            nack=nack,
-            process=None if self._tracing is None else self._process_span,
-            clock=self._context.clock,
-            chance=self._context.chance,
-        )
-        self._runner = runner = HandlerRunner(handler, state, ports, backoff, seconds(drain_timeout, "drain_timeout"))
-        try:
-            await runner.run()
-        finally:
-            self._runner = None
-            if runner.unacknowledged:  # a later cumulative ack would cover them
-                left = f"`run` ended with {runner.unacknowledged} messages that were not processed"
-                self._queue.fail(Unfinished(f"{left}; close the consumer, then they are delivered again"))
-
-    def _process_span(self, message: Message) -> AbstractContextManager[object]:
-        assert self._tracing is not None
-        return self._tracing.process(message.topic, self.subscription, message)
+        await self._handler_runs.stop(timeout_s)
 
     # -- for the segment consumers
 
@@ -373,16 +356,25 @@ class Consumer:
         return [message.id for message in self._queue.drop(segment_consumer)]
 
     def on_failed(self, segment_consumer: SegmentConsumer, error: ClientError) -> None:
-        self._queue.fail(error)
+        self._fail(segment_consumer.spec.identity, error)
+
+    def _fail(self, topic: str, error: ClientError) -> None:
+        """A topic cannot be read: that fails the consumer, or the topic is opened again."""
+        if self._namespace is None:
+            self._queue.fail(error)
+        else:
+            self._namespace.failed(topic, error)
 
     def on_unreadable(self, segment_consumer: SegmentConsumer, error: ClientError) -> None:
         self._queue.end(error)
 
     def on_end_reached(self, segment_consumer: SegmentConsumer) -> None:
-        self._divide_prefetch()
+        self._ended.add(segment_consumer)
+        self._divide_prefetch(segment_consumer)
 
     def on_rewound(self, segment_consumer: SegmentConsumer) -> None:
-        self._divide_prefetch()
+        self._ended.discard(segment_consumer)
+        self._divide_prefetch(segment_consumer)
 
     def on_moved(self, segment_consumer: SegmentConsumer) -> None:
         """Its position was moved while it was detached: nothing that it delivered before counts any more."""
@@ -398,15 +390,18 @@ class Consumer:
         if part.gone_timer is not None:
             part.gone_timer.cancel()
             part.gone_timer = None
-        if error is not None:
+        if error is not None and self._namespace is None:  # else the namespace's list says so
             fail = partial(self.on_refused, error)
             part.gone_timer = self._context.clock.call_later(self._options.operation_timeout_s, fail)
 
-    def on_refused(self, error: ClientError) -> None:
-        """The consumer has failed for good: every `receive` raises this."""
-        self._queue.fail(error)
+    def on_refused(self, error: ClientError, part: TopicPart | None = None) -> None:
+        """The consumer has failed for good: every `receive` raises this. In a namespace only this topic has."""
+        if part is None:
+            self._queue.fail(error)
+        else:
+            self._fail(str(part.view.topic), error)
 
-    async def _wait_attached(self, part: TopicPart, timeout_s: float) -> None:
+    async def wait_attached(self, part: TopicPart, timeout_s: float) -> None:
         """Wait until the segments of the first layout are attached."""
         segment_consumers = list(part.segment_consumers.values())
         for segment_consumer in segment_consumers:
@@ -452,7 +447,7 @@ class Consumer:
         )
         part.segment_consumers[spec.segment_id] = segment_consumer
         self._segment_consumers[spec.identity, spec.lane] = segment_consumer
-        self._divide_prefetch()
+        self._divide_prefetch(segment_consumer)
         if (segment := part.view.layout.segments.get(spec.segment_id)) is not None and not segment.is_active:
             segment_consumer.ends_at(segment.last_position)
         segment_consumer.task = self._tasks.spawn(segment_consumer.reconnect_loop.run(), spec.topic)
@@ -470,15 +465,17 @@ class Consumer:
             is segment_consumer
         ):
             del self._segment_consumers[segment_consumer.spec.identity, segment_consumer.spec.lane]
+        self._ended.discard(segment_consumer)
         self._divide_prefetch()
         return self._tasks.spawn(segment_consumer.leave(CLOSE_TIMEOUT_SECONDS), f"leave {segment_consumer}")
 
-    def _divide_prefetch(self) -> None:
-        """Divide the prefetch among the segments that are not at their end."""
-        busy = sum(1 for segment_consumer in self._segment_consumers.values() if not segment_consumer.is_at_end)
-        window = max(1, self._options.prefetch // max(1, busy))
-        for segment_consumer in self._segment_consumers.values():
-            segment_consumer.resize(1 if segment_consumer.is_at_end else window)
+    def _divide_prefetch(self, changed: SegmentConsumer | None = None) -> None:
+        """Divide the prefetch among the segments that are not at their end. `changed` came, ended or goes on."""
+        share = max(1, self._options.prefetch // max(1, len(self._segment_consumers) - len(self._ended)))
+        others = self._segment_consumers.values() if share != self._share else () if changed is None else (changed,)
+        self._share = share
+        for one in others:
+            one.resize(1 if one in self._ended else share)
 
     def _segment_consumer_of(self, one: MessageId) -> SegmentConsumer | None:
         """None if the segment is no longer attached. Raises BadOption for a message of another topic."""
@@ -487,6 +484,8 @@ class Consumer:
         segment_consumer = self._segment_consumers.get((one.topic, one.lane))
         if segment_consumer is not None:
             return segment_consumer
+        if self._namespace is not None and self._namespace.covers(one.topic):
+            return None  # perhaps of a topic that was deleted
         if not any(part.is_of_scalable(one) for part in self._parts):
             raise BadOption(f"{one} is not a message of {self.topic}")
         return next((found for part in self._parts if (found := part.former_partition(one))), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from anabranch.client.consumer.namespace_topics import NamespaceTopicsSpec
 from anabranch.client.consumer.segment.segment_consumer_spec import SegmentConsumerSpec
 from anabranch.client.consumer.topic_part import TopicPart
 from anabranch.client.encryption.options import Decryption
@@ -30,6 +31,7 @@ class ConsumerOptions:
     schema: Schema | None = None
     priority: int = 0
     decryption: Decryption | None = None
+    namespace: NamespaceTopicsSpec | None = None  # instead of topics
 
 
 def segment_spec(

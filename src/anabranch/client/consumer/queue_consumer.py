@@ -123,7 +123,7 @@ class QueueConsumer(Consumer):
         check_function(handler, "handler", "a function of a message")
         check_optional(retry, Backoff, "retry", "a Backoff")
         state = UnorderedHandlers(concurrency=check_concurrency(concurrency))
-        await self._run_handlers(handler, state, self.ack, self.nack, retry, drain_timeout)
+        await self._handler_runs.run(handler, state, self.ack, self.nack, retry, drain_timeout)
 
     def _nack_delay_s(self, count: int) -> float:
         if self._queue_options.nack_backoff is None:

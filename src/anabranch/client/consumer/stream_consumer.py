@@ -159,7 +159,7 @@ class StreamConsumer(Consumer):
             skips=policy.then == "skip",
             ancestors_of=self._ancestors_of,
         )
-        await self._run_handlers(handler, state, self._ack_segment, _cannot_nack, policy.backoff, drain_timeout)
+        await self._handler_runs.run(handler, state, self._ack_segment, _cannot_nack, policy.backoff, drain_timeout)
 
     async def _ack_segment(self, message: Message) -> None:
         """Acknowledge up to this message, in its own segment only."""
@@ -290,15 +290,19 @@ class StreamConsumer(Consumer):
         self._tasks.spawn(watch, "stalls")
         session.task = self._tasks.spawn(session.controller_session.run(), "controller")
 
+    def _end_part(self, part: TopicPart) -> None:
+        if (session := self._sessions.get(part)) is not None:
+            self._end_session(session)
+
     def _end_session(self, session: StreamSession) -> None:
         del self._sessions[session.part]
         if session.task is not None:
             session.task.cancel()
 
-    async def _wait_attached(self, part: TopicPart, timeout_s: float) -> None:
+    async def wait_attached(self, part: TopicPart, timeout_s: float) -> None:
         session = self._sessions.get(part)
         if session is None:
-            await super()._wait_attached(part, timeout_s)
+            await super().wait_attached(part, timeout_s)
         else:
             assert session.controller_session is not None
             await session.controller_session.wait_first(timeout_s)

@@ -21,7 +21,7 @@ class AssignmentFollower(Protocol):
 
     def apply_assignment(self, session: StreamSession, effects: Sequence[Effect]) -> None: ...
 
-    def on_refused(self, error: ClientError) -> None:
+    def on_refused(self, error: ClientError, part: TopicPart | None = None) -> None:
         """The registration was refused for good."""
 
 
@@ -87,4 +87,4 @@ class StreamSession:
         self._consumer.apply_assignment(self, self.reconciler.registered(self.part.view.layout.segments))
 
     def on_refused(self, error: ClientError) -> None:
-        self._consumer.on_refused(error)
+        self._consumer.on_refused(error, self.part)

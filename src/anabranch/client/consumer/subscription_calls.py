@@ -100,6 +100,15 @@ class SubscriptionCalls:
         return await connection.ask(kind, timeout_s, topic=topic, subscription=self._subscription, **fields)
 
 
+def check_known(to: MessageId, views: Iterable[TopicView], shown: str) -> None:
+    """Raises unless a seek can go behind this message of one of the topics."""
+    found = next((view for view in views if str(view.topic) == to.topic), None)
+    if found is None:
+        raise BadOption(f"{to} is not a message of {shown}")
+    if found.is_synthetic:
+        raise NotSupported(f"{to.topic} is a regular topic; seek it to 'earliest', 'latest' or a time")
+
+
 def publish_time(to: str | Moment) -> int:
     """Raises BadOption."""
     if to == "earliest":

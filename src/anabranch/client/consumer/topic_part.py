@@ -16,11 +16,14 @@ from anabranch.runtime.clock import Timer
 class TopicPart:
     """One topic of a consumer: its current view, and its segment consumers by segment id."""
 
-    def __init__(self, watch: LayoutWatch, view: TopicView) -> None:
+    def __init__(self, watch: LayoutWatch, view: TopicView, *, is_new: bool = False) -> None:
+        """`is_new`: the topic was created after the consumer was opened, so all of it is read."""
         self.watch = watch
         self.view = view
-        self.first = frozenset(view.layout.segments)  # segments that existed when the consumer was opened
-        self.first_generation = view.generation
+        self.is_new = is_new
+        # Segments that existed when the consumer was opened.
+        self.first = frozenset[int]() if is_new else frozenset(view.layout.segments)
+        self.first_generation = -1 if is_new else view.generation
         self.segment_consumers: dict[int, SegmentConsumer] = {}
         self.unfollow: Callable[[], None] = lambda: None
         self.gone_timer: Timer | None = None  # runs while the topic does not exist

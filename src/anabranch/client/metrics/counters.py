@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from anabranch.client.metrics.latencies import Latencies
+from anabranch.client.metrics.metrics import ConsumerMetrics
+from anabranch.client.metrics.window import Rates
 
 
 class ProducerCounters:
@@ -51,3 +53,36 @@ class ConsumerCounters:
         if self.publish_time_ms < 0:
             return None
         return (now_ms - self.publish_time_ms) / 1000 - (now - self.arrived_at)
+
+    def metrics(
+        self,
+        *,
+        topic: str,
+        subscription: str,
+        name: str,
+        rates: Rates,
+        age: float | None,
+        prefetched: int,
+        unacknowledged: int,
+        segments: int,
+        lag: int | None,
+    ) -> ConsumerMetrics:
+        return ConsumerMetrics(
+            topic=topic,
+            subscription=subscription,
+            name=name,
+            messages=self.messages,
+            bytes=self.bytes,
+            batches=self.batches,
+            redelivered=self.redelivered,
+            rejected=self.rejected,
+            nacks=self.nacks,
+            dead_letters=self.dead_letters,
+            prefetched=prefetched,
+            unacknowledged=unacknowledged,
+            segments=segments,
+            message_rate=rates.messages,
+            byte_rate=rates.bytes,
+            age=age,
+            lag=lag,
+        )

@@ -4,6 +4,7 @@ The package must not know consumers. They give a runner their own receive, ack a
 
 | module | what it is |
 |---|---|
+| `handler_runs` | `run` of a consumer: one run at a time |
 | `handler_runner` | `consumer.run(handler)`: receives, calls handlers concurrently, acknowledges, drains |
 | `auto_acks` | `ack_every`: acks that a stream consumer sends by itself |
 | `ack_schedule` | its state machine: what is processed, and when it is acknowledged |

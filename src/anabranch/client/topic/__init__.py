@@ -3,5 +3,6 @@
 | module | what it is |
 |---|---|
 | `topic_view` | the layout of a topic as a value; which received layouts are new |
+| `namespace_watch` | keeps the list of a namespace's scalable topics current |
 | `layout_watch` | keeps the layout current: a layout session with a broker, or the partition count asked periodically |
 """

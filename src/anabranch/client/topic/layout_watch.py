@@ -313,12 +313,17 @@ class LayoutWatches:
         if known is not None and not known[0].is_over:
             known[1].append(holder)
             return known[0]
-        self._last_session += 1
-        watch = LayoutWatch(topic, self._last_session, self._pool, self._policy, self._clock, self._chance, creates)
+        session_id = self.new_session_id()
+        watch = LayoutWatch(topic, session_id, self._pool, self._policy, self._clock, self._chance, creates)
         tasks = TaskOwner("watch")
         tasks.spawn(watch.run(), str(topic))
         self._watches[topic] = (watch, [holder], tasks)
         return watch
+
+    def new_session_id(self) -> int:
+        """Unique among the sessions of the client, of any kind."""
+        self._last_session += 1
+        return self._last_session
 
     async def release(self, watch: LayoutWatch, holder: object) -> None:
         known = self._watches.get(watch.topic)
