@@ -32,6 +32,7 @@ class _Job:
     """Options of every job: addresses of brokers and Spark, and the output format."""
 
     service_url: str
+    admin_url: str | None
     token: str | None = field(repr=False)
     master: str | None
     verbose: bool
@@ -39,6 +40,11 @@ class _Job:
 
     @property
     def options(self) -> dict[str, str]:
+        """For reading from and writing to `service_url`."""
+        return self.credentials if self.admin_url is None else {**self.credentials, "adminUrl": self.admin_url}
+
+    @property
+    def credentials(self) -> dict[str, str]:
         return {} if self.token is None else {"client.token": self.token}
 
     @contextmanager
@@ -52,9 +58,16 @@ class _Job:
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def wrapped(
-        *, service_url: str, token: str | None, master: str | None, verbose: bool, as_json: bool, **given: Any
+        *,
+        service_url: str,
+        admin_url: str | None,
+        token: str | None,
+        master: str | None,
+        verbose: bool,
+        as_json: bool,
+        **given: Any,
     ) -> Any:
-        return command(job=_Job(service_url, token, master, verbose, as_json), **given)
+        return command(job=_Job(service_url, admin_url, token, master, verbose, as_json), **given)
 
     made: Callable[..., Any] = wrapped
     for option in (
@@ -62,6 +75,12 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--verbose", is_flag=True, help="Show what Spark itself has to say."),
         click.option("--master", metavar="URL", help="Spark master, or sc://… of Spark Connect (default: local[*])."),
         click.option("--token", envvar="ANABRANCH_TOKEN", metavar="TOKEN", help="Token to sign in with."),
+        click.option(
+            "--admin-url",
+            envvar="ANABRANCH_ADMIN_URL",
+            metavar="URL",
+            help="REST of an Apache Pulsar cluster, for counts and checks that its binary protocol lacks.",
+        ),
         click.option(
             "--service-url",
             envvar="ANABRANCH_SERVICE_URL",
@@ -85,15 +104,17 @@ def spark() -> None:
 @click.argument("target")
 @click.option("--checkpoint", required=True, metavar="DIR", help="Where the job keeps how far it is; needed to go on.")
 @click.option("--target-url", metavar="URL", help="Brokers of the target, when it is another cluster.")
+@click.option("--target-admin-url", metavar="URL", help="REST of the target, when it is another cluster on Pulsar.")
 @click.option("--from", "start", default="earliest", show_default=True, type=click.Choice(["earliest", "latest"]))
 @click.option("--delivery", default="effectively-once", type=click.Choice(["effectively-once", "at-least-once"]))
-@click.option("--rows-per-batch", default=1_000_000, show_default=True, type=click.IntRange(1))
+@click.option("--rows-per-batch", default=1_000_000, show_default=True, type=click.IntRange(0), help="0: no limit.")
 @_common
 def copy(
     source: str,
     target: str,
     checkpoint: str,
     target_url: str | None,
+    target_admin_url: str | None,
     start: str,
     delivery: str,
     rows_per_batch: int,
@@ -106,10 +127,21 @@ def copy(
     from anabranch.spark.jobs.copy import CopyJob
     from anabranch.spark.jobs.copy import copy as run
 
-    options = {"delivery": delivery, **job.options}
+    options = {"delivery": delivery, **job.credentials}
     if target.startswith("parquet:"):
         del options["delivery"]
-    work = CopyJob(job.service_url, source, target, checkpoint, target_url, start, rows_per_batch, options)
+    work = CopyJob(
+        job.service_url,
+        source,
+        target,
+        checkpoint,
+        target_url,
+        start,
+        rows_per_batch,
+        options,
+        admin_url=job.admin_url,
+        target_admin_url=target_admin_url,
+    )
     try:
         with job.session("copy") as session:
             done = run(session, work, _watch if sys.stderr.isatty() else None)

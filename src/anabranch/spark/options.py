@@ -24,7 +24,7 @@ from anabranch.spark.offsets.partitions import Packing
 T = TypeVar("T")
 
 SOURCE_OPTIONS = (
-    "serviceUrl", "topic", "topics", "topicsPattern", "startingOffsets", "startingTimestamp",
+    "serviceUrl", "adminUrl", "topic", "topics", "topicsPattern", "startingOffsets", "startingTimestamp",
     "startingTimestampStrategy", "endingOffsets", "endingTimestamp", "maxRowsPerTrigger", "maxBytesPerTrigger",
     "minRowsPerTrigger", "maxTriggerDelay", "minPartitions", "maxPartitions", "maxRecordsPerPartition",
     "maxBytesPerPartition", "preserveKeyOrder", "readAlignment", "failOnDataLoss", "subscription", "subscriptionPrefix",
@@ -33,9 +33,10 @@ SOURCE_OPTIONS = (
     "arrowBatchRows", "arrowBatchBytes", "decryptionKeys", "decryptionKeyFunction", "cryptoFailure",
 )  # fmt: skip
 SINK_OPTIONS = (
-    "serviceUrl", "topic", "delivery", "producerPrefix", "producers", "buckets", "sortBy", "idempotencyKey",
+    "serviceUrl", "adminUrl", "topic", "delivery", "producerPrefix", "producers", "buckets", "sortBy", "idempotencyKey",
     "idempotencyVersion", "entryMaxRows", "entryMaxBytes", "maxInFlight", "compression", "onNonDeterministicReplay",
-    "operationTimeoutMs", "sendTimeoutMs", "encryptionKeys", "encryptionKeyFunction", "encryptionRecipients",
+    "operationTimeoutMs", "sendTimeoutMs", "partitionHash", "encryptionKeys", "encryptionKeyFunction",
+    "encryptionRecipients",
 )  # fmt: skip
 NOT_YET = {
     "txnTimeoutMs": "transactions, which brokers do not have yet; delivery=effectively-once stores each row once, too",
@@ -146,7 +147,7 @@ class Given:
 
     def access(self) -> Access:
         timeout_ms = self.number("operationTimeoutMs", 30_000, 1)
-        return Access.of(self.required("serviceUrl"), self.client, timeout_ms)
+        return Access.of(self.required("serviceUrl"), self.client, timeout_ms, self.text("adminUrl") or None)
 
 
 def _unknown(name: str, names: list[str]) -> BadSparkOption:
@@ -243,6 +244,16 @@ class SourceOptions:
             batch_bytes=given.number("arrowBatchBytes", 2 << 20, 1),
             decryption=decryption_of(given.text),
         )
+
+    def counting(self) -> dict[str, bool]:
+        """Options that need counts of messages or bytes, and whether they are set."""
+        return {
+            "maxRowsPerTrigger": bool(self.rows_max),
+            "maxBytesPerTrigger": bool(self.bytes_max),
+            "minRowsPerTrigger": bool(self.rows_min),
+            "maxRecordsPerPartition": bool(self.records_per_partition_max),
+            "maxBytesPerPartition": bool(self.bytes_per_partition_max),
+        }
 
 
 def _check_kind(given: Given, subject: Subject, *, streaming: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from anabranch.admin.client import Origin
 from anabranch.client.connection.address import Address
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.credentials import Basic, Certificate, Credentials, Tls, Token
@@ -42,11 +43,16 @@ class Access:
     password: str = field(default="", repr=False)
     certificate_file: str | None = None
     key_file: str | None = None
+    admin_url: str | None = None  # of Apache Pulsar's REST; Anabranch's brokers are not asked there
 
     @staticmethod
-    def of(service_url: str, client: Mapping[str, str], operation_timeout_ms: int) -> Access:
+    def of(
+        service_url: str, client: Mapping[str, str], operation_timeout_ms: int, admin_url: str | None = None
+    ) -> Access:
         """`client` has the options that begin with `client.`, without that, in lower case."""
         Address.parse_all(service_url)
+        if admin_url is not None:
+            Origin.parse(admin_url)
         given = dict(client)
         made = Access(
             service_url,
@@ -59,6 +65,7 @@ class Access:
             given.get("password", ""),
             given.get("tlscertificatefilepath"),
             given.get("tlskeyfilepath"),
+            admin_url,
         )
         ways = {
             "client.token": made.token,
@@ -84,8 +91,12 @@ class Access:
         return None if self.certificate_file is None else Certificate()
 
     def tls(self) -> ssl.SSLContext | None:
-        if not Address.parse_all(self.service_url)[0].is_tls:
-            return None
+        return self._tls_context() if Address.parse_all(self.service_url)[0].is_tls else None
+
+    def admin_tls(self) -> ssl.SSLContext | None:
+        return self._tls_context() if (self.admin_url or "").startswith("https://") else None
+
+    def _tls_context(self) -> ssl.SSLContext:
         return Tls(
             trust_file=self.trust_file,
             certificate_file=self.certificate_file,

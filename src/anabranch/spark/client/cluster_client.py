@@ -13,58 +13,44 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from anabranch.admin.admin import connect as connect_admin
 from anabranch.client.config import Backoff, ConnectionPolicy
 from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
 from anabranch.client.connection.connection_pool import ConnectionPool
 from anabranch.client.errors import (
     ClientError,
-    NotSupported,
+    NotReady,
     TimedOut,
     TopicNotFound,
     TopicTerminated,
     WrongThread,
     refusal,
 )
-from anabranch.client.topic.layout_watch import LayoutWatch, LayoutWatches
+from anabranch.client.topic.layout_watch import DOUBT_SECONDS, LayoutWatch, LayoutWatches
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.names import Domain, TopicName
-from anabranch.model.position import EARLIEST, Position
+from anabranch.model.position import Position
 from anabranch.model.segment import Segment, backing_topic
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import BaseCommand, message_id, position_of
+from anabranch.protocol.commands import BaseCommand, message_id
 from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.loop_thread import LoopThread
 from anabranch.spark.client.access import Access
+from anabranch.spark.client.broker_extents import BrokerExtents
 from anabranch.spark.client.entry_fetcher import EntryBuffer, managed_fields, subscribe_fields
-from anabranch.spark.offsets.topic_view import LedgerSum, SegmentExtent, View
+from anabranch.spark.client.extents import Capabilities, Extent, Extents
+from anabranch.spark.client.pulsar_extents import PulsarExtents
+from anabranch.spark.offsets.topic_view import SegmentExtent, View
 
 T = TypeVar("T")
 BACKOFF = Backoff(initial=0.05, maximum=1.0)
 ASKED_AT_ONCE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What one topic or segment has; `upto` and `at_time` answer what was asked."""
-
-    first: Position
-    end: Position
-    trimmed_to: Position
-    is_terminated: bool
-    incarnation: int
-    deduplicates: bool
-    messages: int
-    bytes: int
-    upto: Position
-    at_time: Position
-    messages_to_time: int
-    ledgers: tuple[LedgerSum, ...]
+PARTITIONS_EVERY_S = 5.0  # Apache Pulsar does not push added partitions
 
 
 class ClusterClient:
@@ -78,6 +64,8 @@ class ClusterClient:
         self._watches: LayoutWatches | None = None
         self._held: dict[str, LayoutWatch] = {}
         self._served: dict[str, Connection] = {}  # by backing topic; a guess until it fails
+        self._is_foreign = False  # as the last broker was
+        self._chosen: Extents | None = None  # by the kind of cluster, once one of its brokers has answered
 
     def call(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run it on the loop, wait here."""
@@ -148,18 +136,30 @@ class ClusterClient:
         return dict(zip(asked, found, strict=True))
 
     async def _extent(self, topic: str, fields: Mapping[str, Any]) -> Extent:
+        extents = await self._extents()
+
         async def ask() -> Extent:
-            connection = await self.serving(topic)
-            if not connection.has_extensions:
-                raise NotSupported(f"{connection.address} is not an Anabranch broker: it cannot say what a topic holds")
             try:
-                answer = await connection.ask(BaseCommand.TOPIC_EXTENT, self.timeout_s, topic=topic, **fields)
+                return await extents.extent(topic, fields)
             except ClientError:
                 self._served.pop(topic, None)
                 raise
-            return read_extent(answer)
 
         return await self.patiently(ask)
+
+    async def _extents(self) -> Extents:
+        """How this kind of cluster is asked: chosen at the first connection."""
+        if self._chosen is None:
+            connection = await self.patiently(self._opened()[0].connection)
+            access = self._access
+            if connection.has_extensions:
+                self._chosen = BrokerExtents(self.serving, self.timeout_s)
+            else:
+                admin = access.admin_url and connect_admin(
+                    access.admin_url, auth=access.credentials(), tls=access.admin_tls(), timeout=self.timeout_s
+                )
+                self._chosen = PulsarExtents(self.serving, self._clock, self.timeout_s, admin or None)
+        return self._chosen
 
     async def _layout(self, topic: str, *, creates: bool = False) -> TopicView:
         watch = self._held.get(topic)
@@ -190,18 +190,33 @@ class ClusterClient:
             self._held[topic].refresh()
             await self._clock.sleep(0.02)
 
-    def deduplicates(self, backing: str) -> bool:
-        """Does the broker keep the last sequence id of each producer? Foreign brokers do not say: yes."""
-        return self.call(lambda: self._deduplicates(backing))
+    def capabilities(self) -> Capabilities:
+        """What this kind of cluster can say."""
 
-    async def _deduplicates(self, backing: str) -> bool:
-        connection = await self.patiently(lambda: self.serving(backing))
-        if not connection.has_extensions:
-            return True
-        try:
-            return (await self._extent(backing, {})).deduplicates
-        except TopicNotFound:  # it is created by the first producer
-            return True
+        async def chosen() -> Capabilities:
+            return (await self._extents()).capabilities
+
+        return self.call(chosen)
+
+    def deduplicates(self, backing: str) -> bool:
+        """Does the broker keep the last sequence id of each producer? ClusterCannot where it does not say."""
+
+        async def ask() -> bool:
+            extents = await self._extents()
+            return await self.patiently(lambda: extents.deduplicates(backing))
+
+        return self.call(ask)
+
+    def kept_from(self, subscription: str, backing: str) -> Position:
+        """The first entry that a durable subscription has not consumed. Only on clusters that do not say exactly what
+        they have deleted."""
+
+        async def ask() -> Position:
+            extents = await self._extents()
+            assert isinstance(extents, PulsarExtents)
+            return await self.patiently(lambda: extents.kept_from(subscription, backing))
+
+        return self.call(ask)
 
     async def topics_now(self, pattern: str) -> tuple[str, ...]:
         scheme, _, rest = pattern.partition("://") if "://" in pattern else ("persistent", "", pattern)
@@ -249,12 +264,15 @@ class ClusterClient:
     async def _attach(self, topic: str, entry_buffer: EntryBuffer, prefix: str) -> None:
         connection = await self.patiently(lambda: self.serving(topic, fresh=True))
         entry_buffer.consumer_id, entry_buffer.connection = connection.new_id(), connection
+        entry_buffer.is_filtered = not connection.has_extensions
         connection.listen_consumer(entry_buffer.consumer_id, entry_buffer)
         try:
             fields = subscribe_fields(topic, f"{prefix}-{secret_bytes(8).hex()}", entry_buffer.start)
             await connection.ask(BaseCommand.SUBSCRIBE, self.timeout_s, consumer_id=entry_buffer.consumer_id, **fields)
-        except BaseException:
+        except BaseException as error:
             connection.unlisten(entry_buffer.consumer_id)
+            if isinstance(error, ClientError) and self.doubts(error, 0.0):
+                raise NotReady(f"{topic} is not there at the moment: {error.reason}") from error
             raise
 
     def write(self, entry_buffer: EntryBuffer, data: bytes) -> None:
@@ -331,19 +349,21 @@ class ClusterClient:
         if known is not None and known.is_usable and not fresh:
             return known
         found = self._served[topic] = await self._opened()[0].serving(topic)
+        self._is_foreign = not found.has_extensions
         return found
 
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask until the answer is final: a broker that restarts is no reason to fail."""
         attempt = 0
         last: ClientError | None = None
+        began = self._clock.monotonic()
         try:
             async with asyncio.timeout(self.timeout_s):
                 while True:
                     try:
                         return await ask()
                     except ClientError as error:
-                        if not error.retryable:
+                        if not error.retryable and not self.doubts(error, self._clock.monotonic() - began):
                             raise
                         last = error
                     await self._clock.sleep(BACKOFF.delay(attempt, self._chance.random()))
@@ -351,9 +371,13 @@ class ClusterClient:
         except TimeoutError as error:
             raise TimedOut("the broker does not answer" if last is None else last.reason) from (last or error)
 
+    def doubts(self, error: ClientError, asking_s: float) -> bool:
+        """Apache Pulsar answers "not found" for topics that it cannot look up at the moment, during an unload say."""
+        return isinstance(error, TopicNotFound) and asking_s <= DOUBT_SECONDS and self._is_foreign
+
     def _opened(self) -> tuple[ConnectionPool, LayoutWatches]:
         if self._pool is None or self._watches is None:
-            access, policy = self._access, ConnectionPolicy()
+            access, policy = self._access, ConnectionPolicy(partitions_every=PARTITIONS_EVERY_S)
             self._pool = ConnectionPool(
                 Address.parse_all(access.service_url),
                 policy,
@@ -366,6 +390,8 @@ class ClusterClient:
         return self._pool, self._watches
 
     async def _close(self) -> None:
+        if self._chosen is not None:
+            await self._chosen.close()
         if self._watches is not None:
             await self._watches.close()
         if self._pool is not None:
@@ -396,23 +422,7 @@ def stretch_of(segment: Segment, extent: Extent) -> SegmentExtent:
         extent.trimmed_to,
         segment.legacy_topic_name,
         extent.ledgers,
-    )
-
-
-def read_extent(answer: pb.CommandTopicExtentResponse) -> Extent:
-    return Extent(
-        position_of(answer.first),
-        position_of(answer.end),
-        position_of(answer.trimmed_to) if answer.HasField("trimmed_to") else EARLIEST,
-        answer.terminated,
-        answer.incarnation,
-        answer.deduplicates,
-        answer.messages,
-        answer.bytes,
-        position_of(answer.upto) if answer.HasField("upto") else EARLIEST,
-        position_of(answer.at_time) if answer.HasField("at_time") else EARLIEST,
-        answer.messages_to_time,
-        tuple(LedgerSum(one.ledger_id, one.entries, one.messages, one.bytes) for one in answer.ledgers),
+        extent.is_trim_exact,
     )
 
 

@@ -63,6 +63,7 @@ class EntryBuffer:
         self.start, self.end = start, end
         self.consumer_id = 0
         self.connection: Connection | None = None
+        self.is_filtered = False  # the broker leaves out entries that are no messages, as Apache Pulsar does
         self._entries: deque[Stored] = deque()
         self._news = threading.Condition()
         self._failure: ClientError | None = None
@@ -146,6 +147,9 @@ class Fetch:
         self._permits = 0  # granted and not used yet, about
         self._messages = 0
         self._bytes = 0
+        self._is_filtered = False
+        self.crossed: list[tuple[Position, Position]] = []
+        """Where entries of a later ledger followed, or none at all, and the broker leaves out entries."""
 
     def __iter__(self) -> Iterator[list[Stored]]:
         following, attempt = self._range.start, 0
@@ -155,6 +159,7 @@ class Fetch:
                 try:
                     entry_buffer = self._entry_buffer or self._attached(following)
                     found = entry_buffer.take(self._connections.timeout_s)
+                    self._is_filtered = entry_buffer.is_filtered
                 except ClientError as error:
                     self._let_go()
                     if attempt >= self._retries or not (error.retryable or isinstance(error, NotReady)):
@@ -166,14 +171,18 @@ class Fetch:
                     break
                 attempt = 0
                 for at, _ in found:
-                    if not _follows(at, following) and self._fails_on_holes:
+                    if not _follows(at, following, self._is_filtered) and self._fails_on_holes:
                         raise Hole(self._range, following, at)
+                    if self._is_filtered and at.ledger != following.ledger:
+                        self.crossed.append((following, at))
                     if is_first and at != self._range.start and at.ledger != self._range.start.ledger:
                         self.began_late = at
                     is_first = False
                     following = Position(at.ledger, at.entry + 1)
                 yield found
-            if following < self._range.end and self._fails_on_holes:
+            if following < self._range.end and self._is_filtered:
+                self.crossed.append((following, self._range.end))
+            elif following < self._range.end and self._fails_on_holes:
                 raise Hole(self._range, following, self._range.end)
         finally:
             self._let_go()
@@ -210,6 +219,6 @@ class Fetch:
             self._connections.detach(entry_buffer)
 
 
-def _follows(at: Position, expected: Position) -> bool:
-    """The entry itself, or the first one of a later ledger."""
-    return at == expected or (at.ledger > expected.ledger and at.entry == 0)
+def _follows(at: Position, expected: Position, is_filtered: bool) -> bool:
+    """The entry itself, or the first one of a later ledger; where entries are left out, any later one."""
+    return at == expected or (at.ledger > expected.ledger and at.entry == 0) or (is_filtered and at > expected)

@@ -61,8 +61,10 @@ class CopyJob:
     checkpoint: str
     target_url: str | None = None  # of another cluster
     start: str = "earliest"
-    rows_per_batch: int = 1_000_000
+    rows_per_batch: int = 1_000_000  # 0: no limit
     options: Mapping[str, str] = field(default_factory=dict)  # more of source and sink, `client.token` for instance
+    admin_url: str | None = None  # of an Apache Pulsar cluster
+    target_admin_url: str | None = None
 
 
 class Tally:
@@ -144,7 +146,7 @@ def _read(spark: Any, job: CopyJob, place: Place) -> Any:
         return spark.readStream.schema(PARQUET_SCHEMA).parquet(place.folder)
     made = spark.readStream.format("anabranch").option("serviceUrl", job.service_url).option("topic", place.topic)
     made = made.option("startingOffsets", job.start).option("maxRowsPerTrigger", str(job.rows_per_batch))
-    return made.options(**_client(job)).load()
+    return made.options(**_admin(job.admin_url)).options(**_client(job)).load()
 
 
 def _written(rows: Any, job: CopyJob, place: Place) -> Any:
@@ -153,8 +155,13 @@ def _written(rows: Any, job: CopyJob, place: Place) -> Any:
     else:
         rows = rows.select("key", "value", "properties", "event_time")
         made = rows.writeStream.format("anabranch").option("serviceUrl", job.target_url or job.service_url)
-        made = made.option("topic", place.topic).options(**job.options)
+        admin_url = job.admin_url if job.target_url in (None, job.service_url) else job.target_admin_url
+        made = made.option("topic", place.topic).options(**_admin(admin_url)).options(**job.options)
     return made.option("checkpointLocation", job.checkpoint).trigger(availableNow=True).start()
+
+
+def _admin(url: str | None) -> dict[str, str]:
+    return {} if url is None else {"adminUrl": url}
 
 
 def _client(job: CopyJob) -> dict[str, str]:

@@ -32,11 +32,18 @@ class LostData(Error):
 
     code = "lost-data"
 
-    def __init__(self, topic: str, segment: int, wanted: Position, first: Position | None) -> None:
+    def __init__(
+        self, topic: str, segment: int, wanted: Position, first: Position | None, *, is_certain: bool = True
+    ) -> None:
         there = "the segment is gone" if first is None else f"the first one there is {first}"
+        what = (
+            "Retention took what was not read yet"
+            if is_certain
+            else f"Ledger {wanted.ledger} was deleted, and the cluster does not say whether it had more entries"
+        )
         super().__init__(
             f"{topic}, segment {segment}: the next entry to read was {wanted}, but {there}. "
-            "Retention took what was not read yet; set failOnDataLoss=false to go on behind the hole, "
+            f"{what}; set failOnDataLoss=false to go on behind the hole, "
             "or a `subscription` that holds retention"
         )
         self.topic, self.segment, self.wanted, self.first = topic, segment, wanted, first
@@ -113,8 +120,10 @@ def settled(cut: Cut, view: View, on_loss: OnLoss = raise_loss, wanted: KeyFilte
             end = max(mark.position, segment.end)
             marks[one] = replace(mark, position=end, base=None, is_drained=segment.is_read(end))
         elif mark.position <= segment.trimmed_to:
-            on_loss(LostData(view.topic, one, mark.position, segment.first))
+            on_loss(LostData(view.topic, one, mark.position, segment.first, is_certain=segment.is_trim_exact))
             marks[one] = segment.mark_at(segment.first)
+        elif (further := segment.without_gap(mark.position)) != mark.position:
+            marks[one] = segment.mark_at(further)
         else:
             marks[one] = mark
     known = view.ancestors(marks) | set(marks)
@@ -193,7 +202,17 @@ def has_passed(before: Offset, after: Offset) -> bool:
     """Did a cut move through the graph: other segments, or some that are known to be read to their end? That is worth
     a separate batch, even an empty one: retention may delete what is read, and an offset that still points there could
     not be distinguished from a loss. Topics that are new in `after` are not asked for."""
-    return any(_shape(cut) != _shape(after[topic]) for topic, cut in before.items() if topic in after)
+    known = [(cut, after[topic]) for topic, cut in before.items() if topic in after]
+    return any(_shape(cut) != _shape(other) or _has_rolled(cut, other) for cut, other in known)
+
+
+def _has_rolled(before: Cut, after: Cut) -> bool:
+    """A mark is in a later ledger and nothing was read: the ledger before may be deleted, and then nobody could say
+    whether it had more entries."""
+    return any(
+        mark.is_fresh and one in before.marks and before.marks[one].position.ledger < mark.position.ledger
+        for one, mark in after.marks.items()
+    )
 
 
 def _shape(cut: Cut) -> tuple[str, dict[int, bool]]:

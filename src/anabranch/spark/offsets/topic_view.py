@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from anabranch.model.position import EARLIEST, Position
 from anabranch.model.routing import RingHash
@@ -18,8 +19,17 @@ class LedgerSum:
 
     ledger: int
     entries: int
-    messages: int
+    messages: int | None  # None: the cluster does not say
     bytes: int
+
+
+def ledger_after(ledgers: Sequence[LedgerSum], position: Position) -> Position:
+    """The same place in a later ledger, where the position is the end of a ledger that takes no more entries. The last
+    one of them may take more."""
+    for one, later in pairwise(ledgers):
+        if position == Position(one.ledger, one.entries):
+            position = Position(later.ledger, 0)
+    return position
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,7 @@ class SegmentExtent:
     trimmed_to: Position = EARLIEST  # the last entry that retention has taken
     topic: str | None = None  # the topic with its entries, where the segment's name does not say it
     ledgers: tuple[LedgerSum, ...] = ()
+    is_trim_exact: bool = True  # `trimmed_to` names an entry; else one may have been there, or not
 
     def opened(self) -> Mark:
         """A mark at its beginning."""
@@ -49,6 +60,14 @@ class SegmentExtent:
     def upto(self, end: Position | None) -> SegmentExtent:
         """Without what comes at or after `end`."""
         return self if end is None or end >= self.end else replace(self, end=end, is_sealed=False)
+
+    def without_gap(self, position: Position) -> Position:
+        """The same place in a later ledger, where there is certainly nothing between. Only where deleted ledgers are
+        not known exactly: a position at the end of one may look like a loss when that ledger is deleted."""
+        if self.is_trim_exact:
+            return position
+        further = ledger_after(self.ledgers, position)
+        return self.first if further < self.first else further
 
     def is_read(self, position: Position) -> bool:
         """Sealed, and nothing is left from there on."""

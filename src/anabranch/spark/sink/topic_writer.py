@@ -25,8 +25,9 @@ from anabranch.client.encryption.entry_cipher import EntryCipher
 from anabranch.client.encryption.options import Encryption
 from anabranch.client.errors import ClientError, TimedOut, TopicTerminated
 from anabranch.client.messages.compression import Compression, compressed
-from anabranch.client.topic.topic_view import TopicView
+from anabranch.client.topic.topic_view import TopicView, with_partition_hash
 from anabranch.model.errors import Error
+from anabranch.model.partition_hash import PartitionHash
 from anabranch.model.routing import RoutingKind
 from anabranch.model.segment import Segment
 from anabranch.protocol import codec
@@ -68,6 +69,7 @@ class OutletOptions:
     is_exact: bool = True
     on_replay: OnReplay = OnReplay.FAIL
     encryption: Encryption | None = None
+    partition_hash: PartitionHash | None = None  # of regular topics; None: as the broker says
 
 
 class TopicWriter:
@@ -255,7 +257,7 @@ class TopicWriter:
     def _layout(self) -> TopicView:
         """The layout to route by. A new one counts once everything under the old one has its outcome: a key's rows must
         not overtake each other."""
-        found = self._cluster.layout(self._topic, creates=True)
+        found = with_partition_hash(self._cluster.layout(self._topic, creates=True), self._options.partition_hash)
         if self._view is not None and _routing_of(found) != _routing_of(self._view):
             ids = {one.segment_id for one in found.layout.active}
             ended = [lane for one, lane in self._lanes.items() if one not in ids]
@@ -322,8 +324,9 @@ class TopicWriter:
         tries, began = 0, self._cluster.clock.monotonic()
         while lane.failure is not None and not lane.is_sealed:
             failure = lane.failure
-            is_late = self._cluster.clock.monotonic() - began > self._options.send_timeout_s
-            if tries and (is_late or not failure.retryable):
+            trying_s = self._cluster.clock.monotonic() - began
+            is_final = not failure.retryable and not self._cluster.doubts(failure, trying_s)
+            if tries and (is_final or trying_s > self._options.send_timeout_s):
                 raise failure
             if tries:
                 self._cluster.pause(min(0.05 * 2 ** (tries - 1), 1.0))

@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 from anabranch.client.encryption.options import Encryption
 from anabranch.client.messages.compression import Compression
 from anabranch.model.names import Domain, TopicName
+from anabranch.model.partition_hash import PartitionHash
 from anabranch.runtime.chance import secret_bytes
 from anabranch.spark.client.access import Access, BadSparkOption
 from anabranch.spark.client.cluster_client import ClusterClient, cluster_of
@@ -134,6 +135,7 @@ class SinkOptions:
                 compression=given.choice("compression", Compression, Compression.NONE, Compression),
                 send_timeout_s=given.number("sendTimeoutMs", 60_000, 1) / 1000,
                 is_exact=delivery is Delivery.EFFECTIVELY_ONCE,
+                partition_hash=given.choice("partitionHash", PartitionHash, None, PartitionHash),
                 on_replay=_on_replay(given, encryption),
                 encryption=encryption,
             ),

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from anabranch.model.position import Position
 from anabranch.protocol.commands import message_id
-from anabranch.spark.client.cluster_client import ClusterClient, Extent
+from anabranch.spark.client.cluster_client import ClusterClient
+from anabranch.spark.client.extents import Extent
 from anabranch.spark.offsets import advance as cuts
 from anabranch.spark.offsets import partitions as plan
 from anabranch.spark.offsets.advance import Segment

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
+from anabranch.protocol.commands import message_id
 from anabranch.spark.client.access import BadSparkOption
 from anabranch.spark.client.cluster_client import ClusterClient
 from anabranch.spark.offsets import advance as cuts
@@ -72,6 +73,8 @@ def backing(view: View, segment: int) -> str:
 
 def batch_partitions(cluster: ClusterClient, options: SourceOptions) -> list[tuple[Range, ...]]:
     """What a batch query reads: planned once, so that it sees one state of its topics."""
+    can = cluster.capabilities()
+    can.check(options.counting())
     views = cluster.views(topics_of(cluster, options))
     starts = offset_at(cluster, options.start, views)
     ends = None if options.end is None else offset_at(cluster, options.end, views)
@@ -88,15 +91,22 @@ def batch_partitions(cluster: ClusterClient, options: SourceOptions) -> list[tup
                 continue
             one = replace(one, ring_hash=view.ring_hash)
             found += [one] if options.packing.keeps_key_order else plan.by_ledger(one, segment.ledgers)
-            sums += segment.ledgers
+            sums += segment.ledgers if can.counts_messages else _counted(cluster, options, one)
     return plan.partitions(found, packing_for(options, sums))
+
+
+def _counted(cluster: ClusterClient, options: SourceOptions, one: Range) -> tuple[LedgerSum, ...]:
+    """Ledgers with their messages, which are counted only if asked for."""
+    if not (options.records_per_partition_max or options.bytes_per_partition_max):
+        return ()
+    return cluster.extents({one.backing: {"start": message_id(one.start)}})[one.backing].ledgers
 
 
 def packing_for(options: SourceOptions, sums: Sequence[LedgerSum]) -> plan.Packing:
     """`maxRecordsPerPartition` and `maxBytesPerPartition` in entries, which is all that a plan can count."""
     entries = sum(one.entries for one in sums)
     limits = (
-        (options.records_per_partition_max, sum(one.messages for one in sums)),
+        (options.records_per_partition_max, sum(one.messages or 0 for one in sums)),
         (options.bytes_per_partition_max, sum(one.bytes for one in sums)),
     )
     packing = options.packing

@@ -71,6 +71,7 @@ def _read_range(
         if not is_checked:
             _check_beginning(task, cluster, one, fetch)
             is_checked = True
+        _check_crossings(task, cluster, one, fetch)
         for entry in found:
             pending.append(entry)
             size += len(entry.payload)
@@ -80,6 +81,7 @@ def _read_range(
         if pending:
             yield from _rows(task, one, fetch, pending, decryption)
             pending, size = [], 0
+    _check_crossings(task, cluster, one, fetch)
 
 
 def _rows(
@@ -114,11 +116,22 @@ def _rows(
 
 def _check_beginning(task: Task, cluster: ClusterClient, one: Range, fetch: Fetch) -> None:
     """A first entry of a later ledger than asked for: the ledger ended there, or retention took the rest of it."""
-    if fetch.began_late is None or not task.options.fails_on_loss:
+    if fetch.began_late is None or fetch.crossed or not task.options.fails_on_loss:
         return
     extent = cluster.extents({one.backing: {}})[one.backing]
     if one.start <= extent.trimmed_to:
         raise LostData(one.topic, one.segment, one.start, fetch.began_late)
+
+
+def _check_crossings(task: Task, cluster: ClusterClient, one: Range, fetch: Fetch) -> None:
+    """Apache Pulsar goes on with the next ledger when one is deleted under a reader."""
+    crossed, fetch.crossed = fetch.crossed, []
+    if not crossed or not task.options.fails_on_loss:
+        return
+    extent = cluster.extents({one.backing: {}})[one.backing]
+    for wanted, found in crossed:
+        if wanted <= extent.trimmed_to:
+            raise LostData(one.topic, one.segment, wanted, found, is_certain=False)
 
 
 def _freeze() -> None:

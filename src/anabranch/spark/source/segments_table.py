@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.spark.client.access import BadSparkOption
 from anabranch.spark.client.cluster_client import cluster_of
-from anabranch.spark.offsets.topic_view import View
+from anabranch.spark.offsets.topic_view import SegmentExtent, View
 from anabranch.spark.options import SourceOptions
 from anabranch.spark.source.planning import topics_of
 
@@ -76,13 +76,20 @@ def segment_rows(view: View, seen: TopicView) -> list[dict[str, Any]]:
                 "first": str(segment.first),
                 "end": str(segment.end),
                 "entries": sum(ledger.entries for ledger in segment.ledgers),
-                "messages": sum(ledger.messages for ledger in segment.ledgers),
+                "messages": _messages(segment),
                 "bytes": sum(ledger.bytes for ledger in segment.ledgers),
                 "created_at": None if known is None else _moment(known.created_at_ms),
                 "sealed_at": None if known is None else _moment(known.sealed_at_ms),
             }
         )
     return rows
+
+
+def _messages(segment: SegmentExtent) -> int | None:
+    """None where the cluster does not count them."""
+    counts = [ledger.messages for ledger in segment.ledgers]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _moment(ms: int) -> datetime | None:

@@ -24,21 +24,23 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from anabranch.client.errors import ClientError, TimedOut
+from anabranch.client.errors import ClientError
 from anabranch.model.errors import Error
-from anabranch.model.position import Position
+from anabranch.model.position import EARLIEST, Position
 from anabranch.protocol.commands import message_id
 from anabranch.runtime.logs import get_logger
 from anabranch.spark.client.cluster_client import ClusterClient, cluster_of
+from anabranch.spark.client.extents import ClusterCannot
 from anabranch.spark.offsets import advance as cuts
 from anabranch.spark.offsets import offset as offsets
 from anabranch.spark.offsets import partitions as plan
+from anabranch.spark.offsets.advance import LostData
 from anabranch.spark.offsets.offset import Cut, Offset
 from anabranch.spark.offsets.topic_view import View
 from anabranch.spark.source.admission import admitted
 from anabranch.spark.source.planning import at_time, loss_taken, offset_at, topics_of
 from anabranch.spark.source.read_task import Task, read
-from anabranch.spark.source.subscription_hold import Hold
+from anabranch.spark.source.subscription_hold import Hold, unread_from
 
 log = get_logger(__name__)
 
@@ -147,6 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached: Offset = {}  # where the query is once the batch that was offered last is done
         self._waiting_since: float | None = None
         self._hold: Hold | None = None
+        self._had: dict[str, Position] = {}  # what the subscription kept when this process began, by backing topic
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_task": self._task}
@@ -167,6 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._frozen
         if self._watcher is None:
             options = self._task.options
+            self._cluster.capabilities().check(options.counting())
             self._watcher = Watcher(
                 self._cluster, topics_of(self._cluster, options), options.metadata_age_ms, options.topics_pattern
             )
@@ -205,6 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         """Splits from now on are not followed, so that the run ends."""
+        self._cluster.capabilities().check(self._task.options.counting())
         self._frozen = self._cluster.views(topics_of(self._cluster, self._task.options))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  Spark's name
@@ -231,12 +236,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = cuts.advanced(settled, views, ends)
         return reached if ends or cuts.has_passed(began, reached) else None
 
-    def _settled(self, start: Offset, views: Mapping[str, View]) -> dict[str, Cut]:
-        on_loss = loss_taken(self._task.options)
+    def _settled(self, start: Offset, views: Mapping[str, View], on_loss: cuts.OnLoss | None = None) -> dict[str, Cut]:
+        on_loss = on_loss or self._on_loss(views)
         return {
             topic: cuts.settled(start.get(topic) or cuts.earliest(view), view, on_loss, self._task.options.wanted)
             for topic, view in views.items()
         }
+
+    def _on_loss(self, views: Mapping[str, View]) -> cuts.OnLoss:
+        """Where the cluster cannot say whether a deleted ledger had more entries, the subscription can: it has kept
+        all that came after the query's offset, if it has consumed nothing since."""
+        refuse = loss_taken(self._task.options)
+        name = self._task.options.subscription
+
+        def on_loss(error: Error) -> None:
+            if name is not None and isinstance(error, LostData) and error.first is not None:
+                segment = views[error.topic].segments[error.segment]
+                backing = plan.backing_of(error.topic, error.segment, segment.opened())
+                if not segment.is_trim_exact and self._kept(name, backing) <= error.first:
+                    return
+            refuse(error)
+
+        return on_loss
+
+    def _kept(self, name: str, backing: str) -> Position:
+        """The first entry that the subscription keeps, and has kept since this process began."""
+        return max(self._cluster.kept_from(name, backing), self._had.get(backing, EARLIEST))
 
     def _waits(self, settled: Offset, views: Mapping[str, View]) -> bool:
         """Too little to begin with, and not for too long yet. Nothing more comes for AvailableNow."""
@@ -265,13 +290,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         views = self._views()
         made = offsets.dump({topic: cuts.latest(view) for topic, view in views.items()})
         try:
-            settled = self._settled(self._reached, views) if self._reached else {}
+            # a loss is for `latestOffset` to report
+            settled = self._settled(self._reached, views, lambda _: None) if self._reached else {}
+            can = self._cluster.capabilities()
+            if not can.lists_ledgers:
+                return made
             rows, size = self._backlog(settled, views) if cuts.ahead(settled, views) else (0, 0)
-        except (ClientError, TimedOut) as error:
+        except (ClientError, ClusterCannot) as error:
             log.info("backlog unknown", extra={"reason": error.reason})
             return made
         segments = sum(len(cut.marks) for cut in settled.values())
-        return {**made, "backlogRows": rows, "backlogBytes": size, "segments": segments}
+        found = {**made, "backlogRows": rows, "backlogBytes": size, "segments": segments}
+        return found if can.counts_messages else {**found, "backlogRowsEstimated": True}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         from anabranch.spark.data_source import RangesPartition
@@ -306,6 +336,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         if self._hold is None:
             self._hold = Hold(self._cluster, name)
+            if self._cluster.capabilities().is_foreign:
+                kept = unread_from(offset, self._seen())
+                self._had = {backing: self._cluster.kept_from(name, backing) for backing in kept}
         self._hold.keep_after(offset, self._seen())
 
     def stop(self) -> None:
