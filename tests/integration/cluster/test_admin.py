@@ -280,6 +280,8 @@ ANYWHERE = {  # ends of paths behind the topic, answered by any broker: from met
     ("POST", "permissions/r"),
     ("DELETE", "permissions/r"),
     ("GET", "messages"),
+    ("GET", "messages/page"),
+    ("GET", "messages/count"),
 }
 
 
