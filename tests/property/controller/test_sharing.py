@@ -155,6 +155,10 @@ def test_eight_members_share_one_segment_and_the_share_of_a_leaver_is_all_that_m
     assert all(one.generation == other.generation for one, other in pairwise(lists)), "claims are of one generation"
 
 
+def test_former_buckets_that_do_not_exist_are_ignored() -> None:
+    assert spread(["a", "b"], 2, {"a": (4, 5), "b": (1, 3)}) == {"a": (0,), "b": (1,)}
+
+
 def test_a_member_that_cannot_share_keeps_its_segment_alone() -> None:
     group = Group(frozenset("b"))
     group.tell(Joined("a"))

@@ -71,7 +71,7 @@ def balanced(
 def spread(members: Collection[str], count: int, former: Shares) -> dict[str, tuple[int, ...]]:
     """Each bucket has one member, and counts differ by at most one. Members keep what they had, as far as possible."""
     share, larger = divmod(count, len(members))
-    before = {name: sorted(former.get(name, ())) for name in members}
+    before = {name: sorted(bucket for bucket in former.get(name, ()) if bucket < count) for name in members}
     ranked = sorted(members, key=lambda name: (-len(before[name]), name))
     quotas = {name: share + (rank < larger) for rank, name in enumerate(ranked)}
     found = {name: before[name][: quotas[name]] for name in ranked}
