@@ -260,6 +260,8 @@ def refusal(answer: Answer) -> AdminError:
     else:
         reason, code = answer.text, None
     words = " ".join(str(reason).split()) or http.client.responses.get(answer.status, "refused")
+    if code == WrongPort.code:
+        return WrongPort(words)
     return Refused(answer.status, words[:500], code if isinstance(code, str) else f"http-{answer.status}")
 
 

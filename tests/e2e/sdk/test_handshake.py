@@ -199,6 +199,7 @@ async def test_admin_clients_name_the_same_reasons(ports: Ports, authority: Auth
         (f"https://{ports.https}", {}, admin_errors.TlsFailed),
         (f"https://{ports.http}", {"tls": trust}, admin_errors.TlsFailed),
         (f"http://{ports.https}", {}, admin_errors.WrongPort),
+        (f"http://{ports.plain}", {}, admin_errors.WrongPort),
         (f"http://{ports.http}", {"token": missing}, admin_errors.TokenUnreadable),
     ):
         async with anabranch.admin.connect(url, **options) as admin:

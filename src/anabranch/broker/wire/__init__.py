@@ -8,6 +8,7 @@ dispatch entries.
 | `server` | accepts connections up to a limit and closes them at the end |
 | `connection` | one connection: frames in and out, keep-alive, back-pressure |
 | `authentication_flow` | authentication at CONNECT, and again when credentials expire |
+| `http_clients` | HTTP clients on the binary port are answered in their protocol |
 | `lookup_commands` | LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE |
 | `producer_commands` | PRODUCER, SEND, CLOSE_PRODUCER |
 | `consumer_commands` | SUBSCRIBE, FLOW, ACK, SEEK and the other commands of a consumer |

@@ -12,6 +12,7 @@ from typing import Any
 from anabranch.broker.errors import TooManyRequests, migrated_to
 from anabranch.broker.services import SERVER_VERSION, Services
 from anabranch.broker.wire.authentication_flow import AuthenticationFlow
+from anabranch.broker.wire.http_clients import HTTP_ANSWER, is_http
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.protocol import replies
@@ -163,7 +164,11 @@ class Connection:
                 for one in self._step_listeners:
                     one.step_ended()
         except ProtocolError as error:
-            log.warning("protocol error, connection closed", extra={"peer": self.address, "reason": error.reason})
+            reason = error.reason
+            if not self.protocol_version and is_http(error):
+                reason = "an HTTP client connected to the binary port"
+                self.send(HTTP_ANSWER)
+            log.warning("protocol error, connection closed", extra={"peer": self.address, "reason": reason})
             self._flush()
             self.close()
         except Exception:  # an internal error must not affect other connections
