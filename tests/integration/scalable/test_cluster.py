@@ -8,6 +8,7 @@ from anabranch.cluster.slots import slot_of
 from anabranch.model.names import TopicName
 from anabranch.model.segment import backing_topic
 from anabranch.node.node import Node
+from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.server_errors import ServerError
 from tests.support.processes.in_process_cluster import nodes, place_of, topic_at, until
 from tests.support.processes.scalable_nodes import LayoutClient, admin_of, ids, layout_client, service_of
@@ -85,6 +86,29 @@ async def test_leadership_moves_with_the_name_without_losing_members(tmp_path: P
         assert (await admin_of(a).split(topic, 0, 2, None, None))["epoch"] == 1
         record = await service_of(a).record(TopicName.parse(topic))
         assert record.leader_term > 1
+
+
+async def test_connection_of_pulsars_consumer_is_closed_when_its_leader_moves(tmp_path: Path) -> None:
+    """Pulsar's V5 client registers again when its connection ends, and has no other way to learn of it."""
+    async with (
+        nodes(tmp_path, "a", "b") as (a, b),
+        layout_client(a, extensions=False) as pulsars,
+        layout_client(a, extensions=False) as watching,
+        layout_client(a) as ours,
+    ):
+        topic = led_at(a)
+        await admin_of(a).create(topic, 2, {})
+        watching.lookup(topic)
+        await controller(watching, a.service_url)
+        await pulsars.register(topic, "s", "c")
+        await ours.register(topic, "s", "d")
+        await move(topic, a, b)
+        await pulsars.raw.wait_closed()
+        await ours.raw.expect(BaseCommand.CLOSE_CONSUMER)
+        await controller(watching, b.service_url)
+        assert not watching.raw.is_closed and not ours.raw.is_closed
+        async with layout_client(b, extensions=False) as again:
+            assert ids((await again.register(topic, "s", "c")).assignment)
 
 
 async def test_segments_are_spread_over_the_brokers(tmp_path: Path) -> None:

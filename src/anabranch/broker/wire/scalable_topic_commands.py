@@ -127,13 +127,25 @@ class RegisteredConsumer:
         )
 
     def ended(self, error: Error) -> None:
-        """A client with our extensions registers again, unless another consumer has the session now. Others find the
-        next leader by their layout session."""
-        if not self.is_over and self._connection.extensions:
-            if isinstance(error, SessionTaken):
-                self._connection.send(scalable.session_over(self.consumer_id, server_error(error), error.reason))
-            else:
-                self._connection.send(replies.close_consumer(self.consumer_id))
+        """A client with our extensions registers again, unless another consumer has the session now. Pulsar's V5 client
+        does so only when its connection ends, so the connection is closed if it could go on elsewhere."""
+        if self.is_over:
+            return
+        if not self._connection.extensions:
+            if error.retryable:
+                log.info(
+                    "connection closed, its consumer has to register again",
+                    extra={
+                        "peer": self._connection.address,
+                        "topic": str(self.topic),
+                        "reason": error.reason,
+                    },
+                )
+                self._connection.close()
+        elif isinstance(error, SessionTaken):
+            self._connection.send(scalable.session_over(self.consumer_id, server_error(error), error.reason))
+        else:
+            self._connection.send(replies.close_consumer(self.consumer_id))
         self.is_over = True
 
     def writable(self) -> None:
