@@ -63,8 +63,9 @@ class CountedWrites:
 class SteadySegments:
     """All segments of a node, with counters that grow evenly."""
 
-    def __init__(self, node: Node, segments: Sequence[OwnedSegment]) -> None:
-        self.writes = CountedWrites(service_of(node).records._store)
+    def __init__(self, node: Node, segments: Sequence[OwnedSegment], writes: CountedWrites) -> None:
+        """`writes` counts since before the first segment was created: an idle one reports once, maybe at once."""
+        self.writes = writes
         self._node, self._segments = node, segments
         self._carried = [0.0] * len(segments)
 
@@ -99,10 +100,10 @@ async def steady_segments(scene: Scene, topics: int, each: int, **settings: Any)
     broker = replace(NodeSettings().broker, idle_topic_seconds=3_600.0)  # idle segments stay while others are made
     node_settings = plain_settings(scene.place("steady"), scalable_topics=chosen, broker=broker)
     async with Node(node_settings) as node:
-        admin = admin_of(node)
+        admin, writes = admin_of(node), CountedWrites(service_of(node).records._store)
         for number in range(topics):
             await admin.create(f"topic://public/default/steady-{number}", each, {})
-        yield SteadySegments(node, list(_segments(node)))
+        yield SteadySegments(node, list(_segments(node)), writes)
 
 
 def _segments(node: Node) -> Iterator[OwnedSegment]:
