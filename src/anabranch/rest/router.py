@@ -6,7 +6,7 @@ A pattern is a path whose parts are literals, `{name}` (any one part, which may 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote_plus
 
@@ -41,6 +41,7 @@ class Route:
     need: Need | None = None  # required permission; None: super-users only, and a test fails
     at_owner: bool = False  # needs the loaded topic; other brokers redirect to its owner
     flag_needs: tuple[tuple[str, Need], ...] = ()  # flags in the query that need a further permission
+    takes: Callable[[Mapping[str, str]], bool] | None = None  # which values of the named parts; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,10 @@ class Router:
         for node in _reachable(self._root, parts, 0):
             if (found := node.routes.get(wanted)) is not None:
                 route, places = found
-                return Match(route, {name: parts[place] for place, name in places})
-            served.update(node.routes)
+                params = {name: parts[place] for place, name in places}
+                if route.takes is None or route.takes(params):
+                    return Match(route, params)
+            served.update(node.routes.keys() - {wanted})
         if not path.startswith("/") or not served:
             raise UnknownPath(path)
         implied = {"HEAD", "OPTIONS"} if "GET" in served else {"OPTIONS"}

@@ -266,7 +266,7 @@ class InMemoryTopics(TopicAdmin):
 
     async def check_not_migrated(self, topic: str) -> None:
         if topic in self.migrated:
-            raise TopicMigrated(f"TopicMigrated: {topic} is a scalable topic now")
+            raise TopicMigrated(topic)
 
     async def check_served(self, topic: str) -> None:
         """Every topic is here."""

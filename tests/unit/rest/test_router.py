@@ -170,3 +170,17 @@ def test_positions() -> None:
     for value in wrong:
         with pytest.raises(BadRequest):
             parse_position(value)
+
+
+def test_route_that_does_not_take_the_values_is_not_served() -> None:
+    routes = [
+        Route("GET", "/n/{name}/policy", handler, ""),
+        Route("DELETE", "/n/{name}/{range}", handler, "", takes=lambda params: params["range"].startswith("0x")),
+    ]
+    found = Router(routes)
+    assert found.match("DELETE", "/n/a/0x1_0x2").params == {"name": "a", "range": "0x1_0x2"}
+    with pytest.raises(WrongMethod) as caught:
+        found.match("DELETE", "/n/a/policy")
+    assert caught.value.allowed == ("GET", "HEAD", "OPTIONS")
+    with pytest.raises(UnknownPath):
+        found.match("DELETE", "/n/a/other")

@@ -160,7 +160,14 @@ def namespace_routes(admin: BrokerAdmin) -> list[Route]:
         Route("GET", f"{NAMESPACE}/topics", calls.topics, "Topics of a namespace by mode", NAMESPACE_LIST),
         Route("GET", f"{NAMESPACE}/bundles", calls.bundles, "Hash ranges of a namespace", NAMESPACE_LIST),
         Route("PUT", f"{NAMESPACE}/{{bundle}}/split", calls.split, "Split a bundle in two", SUPERVISE),
-        Route("DELETE", f"{NAMESPACE}/{{bundle}}", calls.delete_bundle, "Delete a bundle without topics", TENANT_ADMIN),
+        Route(
+            "DELETE",
+            f"{NAMESPACE}/{{bundle}}",
+            calls.delete_bundle,
+            "Delete a bundle without topics",
+            TENANT_ADMIN,
+            takes=lambda params: params["bundle"].startswith("0x"),  # else a policy that cannot be deleted
+        ),
         Route(
             "GET",
             f"{NAMESPACE}/{{bundle}}/topicHashPositions",
