@@ -18,6 +18,9 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read at import; otherwise failed handshakes are printed to stderr
+# A forked child starts gRPC's threads again, and these may end it before it runs its program (a JVM of Spark's, for
+# example). Nothing here forks to use gRPC in the child.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 import grpc
 import grpc.aio
