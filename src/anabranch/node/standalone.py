@@ -52,6 +52,14 @@ class _Run:
 
     async def run(self) -> int:
         self._watch_stop_requests()
+        try:
+            return await self._run()
+        finally:
+            # The loop closes its end of the wakeup descriptor before it removes its handlers: a signal in between would
+            # be reported with a traceback. The process ends, so it needs no further signal.
+            signal.set_wakeup_fd(-1)
+
+    async def _run(self) -> int:
         if self._short is not None and await self._paused(Pause().after(self._short)):
             return 0
         try:
