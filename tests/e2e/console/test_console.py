@@ -196,6 +196,7 @@ def test_hostile_names_stay_text(view: Watched) -> None:
         assert status in (204, 409), answer
     page = view.open("topics")
     for name in HOSTILE:
+        page.locator("input[type=search]").fill(name)  # the shared broker may have more topics than rows are drawn
         shown = re.sub("[\u202e\u200b\u2066]", lambda found: f"\\u{ord(found[0]):04x}", name)
         page.locator(".rows a", has_text=shown).first.wait_for()
     for name in HOSTILE:
