@@ -247,6 +247,7 @@ def test_a_chain_of_stores_under_writers_of_every_kind(kinds: tuple[str, ...], t
             rest(brokers[0], "PUT", f"/admin/v2/namespaces/public/ns{number}")
         rest(brokers[0], "PUT", "/admin/v2/persistent/public/default/typed")
         rest(brokers[0], "PUT", f"{SCALABLE}/orders?numInitialSegments=1")
+        rest(brokers[0], "POST", f"{SCALABLE}/orders/autoScalePolicy", {"enabled": False})  # all splits are counted
         work = Work(cluster)
         writers = [
             Writer(cluster, work.create_topics, 0.03),
