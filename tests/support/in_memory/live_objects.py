@@ -23,6 +23,7 @@ _BOUNDED = (
     "anabranch.broker.publish.sequence_ids.Last",  # a cache with a bound: `segment_host.ancestor_sequences`
     "anabranch.metadata.sqlite.writer.Operation",  # the writer thread keeps its last group until the next one
     "anabranch.metadata.write_gate.Permit",  # in the context of a cancelled timer, until the timer would be due
+    "anabranch.broker.admin.views.journal.Change",  # the journal keeps `KEPT_MAX` of them
 )
 SETTLE_SECONDS = 20.0
 
