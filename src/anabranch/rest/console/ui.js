@@ -2,7 +2,7 @@
 
 import htm from "./htm.js";
 import { h } from "./preact.js";
-import { useEffect, useRef } from "./hooks.js";
+import { useEffect, useLayoutEffect, useRef } from "./hooks.js";
 import { computed, signal, useSignal } from "./signals.js";
 import { ask, asCurl, request } from "./api.js";
 import { ago, moment, plain } from "./format.js";
@@ -146,7 +146,7 @@ export const Dialog = () => {
 
 const Box = ({ one }) => {
   const box = useRef(null), typed = useSignal(""), busy = useSignal(false), failed = useSignal(null);
-  useEffect(() => { box.current.showModal(); }, []);
+  useLayoutEffect(() => { box.current.showModal(); }, []); // before keys can reach the page behind it
   const close = () => { box.current?.close(); asked.value = null; };
   const isReady = !busy.value && (!one.name || [one.name, plain(one.name)].includes(typed.value)); // as it is shown, too
   const run = async event => {
