@@ -117,6 +117,7 @@ def test_frozen_owner_confirms_nothing_after_a_takeover(
         if result == pulsar.Result.Ok:
             confirmed.append(payload)
 
+    client.subscribe(topic, "kept").close()  # else what no subscription needs goes when its ledger is closed
     producer = client.create_producer(topic, block_if_queue_full=True)
     for number in range(2000):
         payload = b"before %d" % number
