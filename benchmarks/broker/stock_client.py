@@ -123,7 +123,7 @@ def run(scene: Scene) -> list[Outcome]:
                 "stock-cpu",
                 "broker CPU / all CPU, stock client, 100 B",
                 True,
-                scene.size(800_000, 20_000),
+                scene.size(800_000, 50_000),
                 scene.size(3, 1),
             ),
             ("stock-cpu-single", "the same without batches", False, scene.size(150_000, 2_000), scene.size(3, 1)),
