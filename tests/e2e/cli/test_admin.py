@@ -164,6 +164,9 @@ def test_clusters_and_brokers(shell: Shell) -> None:
     assert "missing:1" in shell("brokers", "drain", "missing:1", exits=1)
     assert isinstance(shell.json("brokers", "namespaces", "standalone", "--url", here), dict)
     assert isinstance(shell.json("brokers", "topics"), dict)
+    assert any(
+        one["method"] == "DELETE" and "clusters/west" in one["path"] for one in shell.json("brokers", "operations")
+    )
     assert "broker.sweep_seconds" in shell("brokers", "get-runtime-config")
     assert shell.json("brokers", "get-internal-config")["metadataStoreUrl"]
     assert "broker.auto_create_topics" in shell.json("brokers", "list-dynamic-config")

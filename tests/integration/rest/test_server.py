@@ -13,6 +13,7 @@ from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.admin.subscriptions import SubscriptionAdmin
 from anabranch.broker.admin.tenants import TenantAdmin
 from anabranch.broker.admin.topics import TopicAdmin
+from anabranch.broker.admin.views.journal import Journal
 from anabranch.broker.errors import TopicMigrated
 from anabranch.broker.services import Services
 from anabranch.broker.stats.subscription_stats import StatsOptions
@@ -364,6 +365,15 @@ class InMemoryTenants(TenantAdmin):
         self.namespaces.discard(namespace)
 
 
+class InMemoryJournal(Journal):
+    def __init__(self) -> None:
+        super().__init__(no_services)
+        self.noted: list[dict[str, Any]] = []
+
+    def note(self, **change: Any) -> None:
+        self.noted.append(change)
+
+
 class InMemoryAdmin(BrokerAdmin):
     """Routes of the other nouns answer 503; they have tests of their own."""
 
@@ -371,6 +381,7 @@ class InMemoryAdmin(BrokerAdmin):
         super().__init__(no_services, cast(BrokerServer, None), lambda: None)
         self.known_topics = self.topics = InMemoryTopics()
         self.tenants = InMemoryTenants()
+        self.journal = self.noted_changes = InMemoryJournal()
         self.healthy = True
 
     def health(self) -> None:
@@ -395,6 +406,7 @@ async def test_routes_call_admin_services() -> None:
         assert await ask("PUT", admin + topic, b'{"k":"v"}') == (204, "")
         assert topics.known == {"persistent://public/default/a/b c": {"k": "v"}}
         assert (await ask("PUT", admin + topic))[0] == 409
+        assert [(one["method"], one["status"]) for one in broker.noted_changes.noted] == [("PUT", 204), ("PUT", 409)]
         topics.migrated.add("persistent://public/default/old")
         assert (await ask("GET", f"{admin}/persistent/public/default/old/stats"))[0] == 410
         assert await ask("GET", admin + "/persistent/public/default") == (200, '["persistent://public/default/a/b c"]')
