@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast explore simulate services lint format bench bench-metadata bench-metadata-migration bench-bookkeeper bench-cluster bench-scalable bench-autoscale bench-topic-migration bench-console bench-sdk bench-kafka bench-spark soak soak-memory conformance demo clean
+.PHONY: help setup test test-fast explore simulate services lint format bench bench-metadata bench-metadata-migration bench-bookkeeper bench-cluster bench-scalable bench-autoscale bench-topic-migration bench-console bench-sdk bench-kafka bench-spark bench-spark-pulsar soak soak-memory conformance demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ bench-kafka: $(STAMP)  ## the SDK beside confluent-kafka on Kafka (installed and
 
 bench-spark: $(STAMP)  ## Spark on topics against Parquet, its own Kafka source and sink (450 MB fetched once) and the rate source: one table, JSON in bench-results/
 	$(PY) -m benchmarks.spark
+
+bench-spark-pulsar: $(STAMP)  ## Spark on Apache Pulsar against our broker, Spark's Kafka source and sink, and the rate source: one table, JSON in bench-results/
+	$(PY) -m benchmarks.spark_pulsar
 
 soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; the C code under AddressSanitizer (CASES=100000); metadata stores under faults (FAULT_ROUNDS=5); migrations of every pair of stores and of topics, with faults at every step
 	$(PY) -m tests.soak.crash_soak --kills $(KILLS)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from statistics import median
@@ -149,37 +149,9 @@ def micro_batch(scene: Scene, rounds: int = ROUNDS) -> list[Outcome]:
 
 def triggers(scene: Scene, spark: Any, rounds: int = ROUNDS) -> list[Outcome]:
     """Median time of a trigger with one task and few rows, after the first batches."""
-    batches = scene.size(40, 3)
     with ExitStack() as stack:
         broker = broker_of(scene.place("spark"), stack)
-        source = spark.range(0, batches + 20, 1, 1).selectExpr("cast(id as string) key", VALUE)
-        made = source.write.format("anabranch").option("serviceUrl", broker.service_url).option("topic", "micro")
-        made.option("entryMaxRows", "1").mode("append").save()
-
-        def trigger_ms(df: Any, name: str) -> float:
-            place = scene.place(name) / str(time.monotonic_ns())
-            query = df.writeStream.format("noop").option("checkpointLocation", str(place)).start()
-            deadline = time.monotonic() + 300
-            while time.monotonic() < deadline and query.isActive:
-                done = [one for one in query.recentProgress if one["numInputRows"]]
-                if len(done) >= batches + 10:
-                    break
-                time.sleep(0.05)
-            query.stop()
-            done = [one["durationMs"]["triggerExecution"] for one in query.recentProgress if one["numInputRows"]]
-            assert len(done) >= min(batches, 3), f"{name}: {len(done)} batches"
-            return float(median(done[min(5, len(done) - 1) :]))
-
-        def ours() -> float:
-            df = spark.readStream.format("anabranch").option("serviceUrl", broker.service_url).option("topic", "micro")
-            df = df.option("startingOffsets", "earliest").option("maxRowsPerTrigger", "1")
-            return trigger_ms(df.schema("key string, value binary").load(), "ours")
-
-        def rate() -> float:
-            df = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").option("numPartitions", "1")
-            return trigger_ms(df.load(), "rate")
-
-        mine, theirs = side_by_side(scene.size(rounds, 1), ours, rate)
+        mine, theirs = trigger_times(scene, spark, rounds, {"serviceUrl": broker.service_url, "topic": "micro"})
     return [
         Outcome(
             "micro-batch",
@@ -189,6 +161,42 @@ def triggers(scene: Scene, spark: Any, rounds: int = ROUNDS) -> list[Outcome]:
             at_most(2.0),
         )
     ]
+
+
+def trigger_times(
+    scene: Scene, spark: Any, rounds: int, options: Mapping[str, str]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Median milliseconds per round: one row per batch of a topic, and of the rate source."""
+    batches = scene.size(40, 3)
+    source = spark.range(0, batches + 20, 1, 1).selectExpr("cast(id as string) key", VALUE)
+    written = source.write.format("anabranch").options(**options, delivery="at-least-once", entryMaxRows="1")
+    written.mode("append").save()
+
+    def trigger_ms(df: Any, name: str) -> float:
+        place = scene.place(name) / str(time.monotonic_ns())
+        query = df.writeStream.format("noop").option("checkpointLocation", str(place)).start()
+        deadline = time.monotonic() + 300
+        while time.monotonic() < deadline and query.isActive:
+            done = [one for one in query.recentProgress if one["numInputRows"]]
+            if len(done) >= batches + 10:
+                break
+            time.sleep(0.05)
+        query.stop()
+        done = [one["durationMs"]["triggerExecution"] for one in query.recentProgress if one["numInputRows"]]
+        assert len(done) >= min(batches, 3), f"{name}: {len(done)} batches"
+        return float(median(done[min(5, len(done) - 1) :]))
+
+    def ours() -> float:
+        df = spark.readStream.format("anabranch").options(**options)
+        df = df.option("startingOffsets", "earliest").option("maxRowsPerTrigger", "1")
+        return trigger_ms(df.schema("key string, value binary").load(), "ours")
+
+    def rate() -> float:
+        df = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").option("numPartitions", "1")
+        return trigger_ms(df.load(), "rate")
+
+    mine, theirs = side_by_side(scene.size(rounds, 1), ours, rate)
+    return mine, theirs
 
 
 def main(arguments: list[str] | None = None) -> int:

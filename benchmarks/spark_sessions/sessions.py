@@ -3,6 +3,7 @@
 | store         | pyspark                | rows are in                                               |
 |---------------|------------------------|-----------------------------------------------------------|
 | `OurRows`     | this environment's     | a scalable topic of our broker, as many segments as parts |
+| `PulsarRows`  | the same sessions      | a topic of Apache Pulsar, as many partitions as parts     |
 | `ParquetRows` | the same session       | a directory of Parquet files                              |
 | `KafkaRows`   | an older version       | a Kafka topic, as many partitions as parts                |
 
@@ -32,11 +33,13 @@ from benchmarks.spark_sessions.session import without_frames
 from benchmarks.support import report
 from benchmarks.support.measure import Failed, family_cpu_seconds
 from tests.services import Cluster, spark_kafka
+from tests.services.pulsar_broker import PulsarNode
 from tests.support.processes.broker_process import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 MASTER = "local[2]"
 PARTS = 4
+PULSAR_NAMESPACE = "public/bench"
 WITHIN_S, TELL_EVERY_S = 600.0, 30.0
 LOG_LINES, LOG_BYTES = 8, 100_000  # of a failed side and its server: lines shown, bytes searched
 PLAIN = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g"}
@@ -247,6 +250,43 @@ class OurRows(Store):
 
     def _origin(self, copy: str) -> dict[str, Any]:
         return self._target(copy)
+
+
+class PulsarRows(Store):
+    """A partitioned topic of Apache Pulsar, in a namespace that retains everything and deduplicates."""
+
+    schema = "key string, value binary"
+
+    def __init__(self, side: Side, rows: int, node: PulsarNode) -> None:
+        super().__init__(side, rows, "pulsar")
+        self._node = node
+        with blocking.connect(node.http_url) as admin:
+            admin.namespaces.create(PULSAR_NAMESPACE)
+            everything = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+            admin.namespaces.set_policy(PULSAR_NAMESPACE, "retention", everything)
+            admin.namespaces.set_policy(PULSAR_NAMESPACE, "deduplication", True)
+
+    def _topic(self, copy: str) -> str:
+        return f"persistent://{PULSAR_NAMESPACE}/{copy}"
+
+    def _prepare(self, copy: str) -> None:
+        with blocking.connect(self._node.http_url) as admin:
+            admin.topics.create(self._topic(copy), partitions=PARTS)
+
+    def _server_cpu_seconds(self) -> float:
+        return family_cpu_seconds(self._node.pid)
+
+    def _server_logs(self) -> list[Path]:
+        return [self._node.log_path]
+
+    def _target(self, copy: str) -> dict[str, Any]:
+        return {"format": "anabranch", "options": self.options(self._topic(copy))}
+
+    def _origin(self, copy: str) -> dict[str, Any]:
+        return self._target(copy)
+
+    def options(self, topic: str) -> dict[str, str]:
+        return {"serviceUrl": self._node.service_url, "adminUrl": self._node.http_url, "topic": topic}
 
 
 class ParquetRows(Store):

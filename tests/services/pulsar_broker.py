@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.services import cache
@@ -122,11 +122,12 @@ def cluster(folder: Path, size: int = 1) -> Cluster:
     return Cluster("pulsar", [node(folder)], leads=lambda one: True)
 
 
-def node(folder: Path, jars: Path | None = None) -> PulsarNode:
+def node(folder: Path, jars: Path | None = None, more: Mapping[str, str] | None = None) -> PulsarNode:
+    """`more` are settings of `standalone.conf`."""
     jars = jars or obtain()
     port, http_port = free_port(), free_port()
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {**_SETTINGS, "brokerServicePort": str(port), "webServicePort": str(http_port)}
+    settings = {**_SETTINGS, **(more or {}), "brokerServicePort": str(port), "webServicePort": str(http_port)}
     (folder / "standalone.conf").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     (folder / "log4j2.xml").write_text(_LOG4J)
     opened = [part for name in _OPENED for part in ("--add-opens", f"{name}=ALL-UNNAMED")]
