@@ -199,17 +199,23 @@ def trigger_times(
     return mine, theirs
 
 
-def main(arguments: list[str] | None = None) -> int:
+def sizes(arguments: list[str] | None) -> tuple[int, int, list[str]]:
+    """`--rows` and `--rounds`, and the other arguments."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     own, rest = parser.parse_known_args(arguments)
     if own.rows < 1 or own.rounds < 1:
         parser.error("--rows and --rounds are at least 1")
+    return own.rows, own.rounds, rest
+
+
+def main(arguments: list[str] | None = None) -> int:
+    rows, rounds, rest = sizes(arguments)
     measures: dict[str, Run] = {
-        "batch": partial(batch, rows=own.rows, rounds=own.rounds),
-        "micro-batch": partial(micro_batch, rounds=own.rounds),
-        "kafka": partial(against_kafka, rows=own.rows, rounds=own.rounds),
+        "batch": partial(batch, rows=rows, rounds=rounds),
+        "micro-batch": partial(micro_batch, rounds=rounds),
+        "kafka": partial(against_kafka, rows=rows, rounds=rounds),
     }
     return report.run("benchmarks.spark [--rows N] [--rounds N]", measures, (), rest, mark="-spark")
 

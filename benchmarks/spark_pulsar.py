@@ -12,14 +12,13 @@ opens a reader to sample: 10-20 ms more than on our broker.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 from anabranch.spark.jobs.session import open_session
-from benchmarks.spark import QUERIES, ROUNDS, ROWS, compared, trigger_times, warm
+from benchmarks.spark import QUERIES, ROUNDS, ROWS, compared, sizes, trigger_times, warm
 from benchmarks.spark_sessions.sessions import (
     PARTS,
     KafkaRows,
@@ -97,15 +96,10 @@ def micro_batch(scene: Scene, rounds: int = ROUNDS) -> list[Outcome]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    own, rest = parser.parse_known_args(arguments)
-    if own.rows < 1 or own.rounds < 1:
-        parser.error("--rows and --rounds are at least 1")
+    rows, rounds, rest = sizes(arguments)
     measures: dict[str, Run] = {
-        "batch": partial(batch, rows=own.rows, rounds=own.rounds),
-        "micro-batch": partial(micro_batch, rounds=own.rounds),
+        "batch": partial(batch, rows=rows, rounds=rounds),
+        "micro-batch": partial(micro_batch, rounds=rounds),
     }
     return report.run("benchmarks.spark_pulsar [--rows N] [--rounds N]", measures, (), rest, mark="-spark-pulsar")
 
