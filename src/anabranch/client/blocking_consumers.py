@@ -1,4 +1,4 @@
-"""The blocking form of consumers, without logic of its own."""
+"""The blocking form of consumers. It contains no logic."""
 
 from __future__ import annotations
 

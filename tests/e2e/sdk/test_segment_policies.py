@@ -114,7 +114,7 @@ async def test_subscribe_rate(scene: Scene) -> None:
     await scene.set("subscribeRate", {"subscribeThrottlingRatePerConsumer": 1, "ratePeriodInSecond": 600})
 
     async def attach() -> None:
-        """A new process, for the broker: a consumer is told by its address, name and number on its connection."""
+        """A new process, for the broker: it recognises a consumer by its address, name and number on its connection."""
         async with (
             anabranch.connect(scene.url, operation_timeout=3) as client,
             client.queue_consumer(scene.topic, subscription="s", name="one", timeout=3),

@@ -1,4 +1,4 @@
-"""What a role is told that it may do is what it may do, route by route, over real HTTP at a guarded broker."""
+"""The calls that `/access` allows a role are those that it may make: route by route, over HTTP at a guarded broker."""
 
 from __future__ import annotations
 

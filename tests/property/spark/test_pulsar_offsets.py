@@ -96,7 +96,7 @@ def test_every_entry_once_and_each_loss_is_noticed(has_admin: bool, history: lis
     assert query.seen == sorted(set(query.seen)), "twice, or out of order"
     missing = set(range(topic.published)) - set(query.seen)
     assert missing <= topic.deleted, "left out although it is there"
-    assert not missing or query.is_lost, "a loss that nobody noticed"
+    assert not missing or query.is_lost, "a loss was not reported"
 
 
 @settings(max_examples=500)

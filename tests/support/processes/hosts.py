@@ -1,6 +1,6 @@
 """Hosts of a test: where a process runs and under which address. The default is this machine's loopback.
 
-`Hosts` makes some of its own: network namespaces with a link each to one bridge. Links can be cut whole, or for packets
+`Hosts` makes more of them: network namespaces with a link each to one bridge. Links can be cut whole, or for packets
 from one host to another only. A machine that does not allow namespaces raises `HostsUnavailable`.
 """
 

@@ -7,7 +7,7 @@ stamps each entry with the hashes of its messages. So an entry belongs to one bu
 
 Each consumer *claims* the buckets that its assignment names, under the assignment's generation. The claim of the
 highest generation counts, bucket by bucket. So a bucket moves with the claim of its new owner, and a claim from an
-assignment that is over takes nothing back. A bucket that nobody claims waits: its owner is attaching, or is in its
+assignment that is over takes nothing back. An unclaimed bucket waits: its owner is attaching, or is in its
 grace period. The rules of `KeyedDispatcher` do the rest: the new owner receives entries of the bucket when the former
 one has acknowledged its entries, or is gone; other buckets do not wait; a slow consumer holds only its own buckets.
 

@@ -44,7 +44,7 @@ def copy(source: str, target: str, data: Path, metadata: str | None, storage: st
     """Copy all messages and cursors of a stopped cluster to bookies, and compare every entry.
 
     Message ids, cursors and checkpoints stay valid. The files stay as they are. A copy that was interrupted goes on
-    when the command is repeated. Use a BookKeeper root of its own. Afterwards start the brokers with --storage:
+    when the command is repeated. Use a separate BookKeeper root. Afterwards start the brokers with --storage:
 
     \b
     Example:

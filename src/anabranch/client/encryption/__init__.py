@@ -1,6 +1,6 @@
 """End-to-end encryption: producers encrypt bodies, consumers decrypt them, brokers see ciphertext only.
 
-A producer encrypts with a data key of its own (AES-256-GCM). Each entry carries the data key, wrapped with the public
+Each producer has its own data key (AES-256-GCM). Each entry carries the data key, wrapped with the public
 key of every recipient. The form is that of Pulsar's clients, byte for byte. Keys, properties and times of single
 messages stay readable, as in Pulsar.
 

@@ -207,8 +207,8 @@ def has_passed(before: Offset, after: Offset) -> bool:
 
 
 def _has_rolled(before: Cut, after: Cut) -> bool:
-    """A mark is in a later ledger and nothing was read: the ledger before may be deleted, and then nobody could say
-    whether it had more entries."""
+    """A mark is in a later ledger and nothing was read: the ledger before may be deleted, and then it could not
+    be known whether it had more entries."""
     return any(
         mark.is_fresh and one in before.marks and before.marks[one].position.ledger < mark.position.ledger
         for one, mark in after.marks.items()

@@ -8,7 +8,7 @@ entry that it ever confirmed. So a position before the oldest entry is
 |-----------------------------------|--------------------------------------------------------------------------------|
 | after the last confirmed entry    | nothing is lost: the ledgers between are empty                                 |
 | the end of a ledger that is known | nothing is lost: reading goes on in the next ledger                            |
-| any other                         | entries may be lost, and nobody can say whether there were any                 |
+| any other                         | entries may be lost: the cluster does not say whether there were any           |
 """
 
 from __future__ import annotations

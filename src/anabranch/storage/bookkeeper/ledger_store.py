@@ -172,7 +172,7 @@ class BookKeeperLedgerStore:
             found = await self.nodes.load(ledger_id)
             if found is None or found.metadata.owner != self.owner or not self.owner:
                 raise StorageError(
-                    f"BookKeeper has a ledger {ledger_id} of another cluster or program: use a root of its own"
+                    f"BookKeeper has a ledger {ledger_id} of another cluster or program: use a separate root"
                 )
             if found.metadata.is_closed:
                 return False

@@ -47,7 +47,7 @@ def test_a_second_member_gets_half_of_them_at_once_under_the_same_generation() -
     effects = bench.tell(sharer("b", 8))
     assert buckets(effects) == {"a": {0: (0, 1)}, "b": {0: (2, 3)}}
     assert len({effect.generation for effect in effects if isinstance(effect, Push)}) == 1
-    assert not [effect for effect in effects if isinstance(effect, AwaitRelease)], "nobody releases the segment"
+    assert not [effect for effect in effects if isinstance(effect, AwaitRelease)], "no release is awaited"
 
 
 def test_a_new_leader_moves_no_share() -> None:

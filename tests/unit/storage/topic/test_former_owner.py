@@ -12,7 +12,7 @@ KEEP = TopicLogSettings(retention_ms=-1, retention_bytes=-1, cursor_flush_ms=10)
 
 
 async def unheard(world: TopicWorld) -> tuple[TopicLog, TopicLog]:
-    """The former owner and its successor. The entry of the first ledger is durable, and its writer heard of a failure.
+    """The former owner and its successor. The entry of the first ledger is durable; its append failed at the writer.
     Deduplication may have confirmed it since, because the successor has it."""
     old = await world.open(KEEP, ownership_epoch=1)
     receipts = Receipts()

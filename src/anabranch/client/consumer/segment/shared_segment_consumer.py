@@ -81,7 +81,7 @@ class SharedSegmentConsumer(StreamSegmentConsumer):
     # -- claims
 
     def claim(self, buckets: tuple[int, ...], grant: Grant | None) -> None:
-        """The assignment names these buckets. The broker is told if they have changed."""
+        """The assignment names these buckets. A new claim is sent if they have changed."""
         has_changed = buckets != self.buckets
         self.buckets, self.grant = buckets, grant
         if has_changed and self._is_attached:

@@ -1,7 +1,7 @@
 """The web console at `/`: static files, which anybody may read, and facts about the caller.
 
-The console has no rights of its own: it makes the calls that this table serves to everybody, with the caller's
-credentials.
+The console has no rights beyond the caller's: it makes the calls that this table serves to all clients,
+with the caller's credentials.
 """
 
 from __future__ import annotations
